@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from tools.surroundings import describe_machine
 
 if TYPE_CHECKING:
-    from detloom.components.evaluator.evaluation import Evaluation
+    from detloom.components.evaluator.evaluation_result import EvaluationResult
 
 SHARES = (0.25, 0.6, 1.0)  # of the last step: shorter, baseline, longer
 CHECKPOINTS = "checkpoints"  # in a run's folder
@@ -112,7 +112,7 @@ def decide_pair(pair: Pair, models: Mapping[int, Path], examples: Path, split: s
     """Evaluate a pair and write the report into `output`."""
     import apache_beam as beam
 
-    from detloom.components.evaluator.evaluate import EvaluationInputs, evaluate
+    from detloom.components.evaluator.evaluate_exported import EvaluationInputs, evaluate
     from detloom.components.evaluator.params import EvaluatorParams
 
     inputs = EvaluationInputs(
@@ -126,7 +126,7 @@ def decide_pair(pair: Pair, models: Mapping[int, Path], examples: Path, split: s
     return describe(evaluate(inputs, params, lambda: beam.Pipeline(runner="DirectRunner"), str(output)))
 
 
-def describe(evaluation: "Evaluation") -> Outcome:
+def describe(evaluation: "EvaluationResult") -> Outcome:
     """Summarize an evaluation whose baseline was compared."""
     before, change, decision = evaluation.baseline, evaluation.comparison.ap_change, evaluation.decision
     if before is None or change is None:

@@ -149,7 +149,7 @@ def compute_numbers(kind: str, size: Size, parts: Parts) -> dict[str, Any]:
 def measure_parts(size: Size, parts: Parts) -> dict[str, Any]:
     """Measure all parts of `measure` for one model, and the comparison with another model."""
     from detloom.components.evaluator import measurements
-    from detloom.components.evaluator.comparison import compare
+    from detloom.components.evaluator.baseline_comparison import compare
     from detloom.schemas.run_file.evaluator_and_gates import BaselineGate
 
     warm_up = replace(size, images=WARM_UP_IMAGES)
@@ -225,7 +225,8 @@ def evaluate_node(name: str, folder: Path, parts: Parts) -> None:
     """Measure `evaluate` as the executor calls it, without a baseline and with default settings except for latency."""
     import apache_beam as beam
 
-    from detloom.components.evaluator import evaluate, inference
+    from detloom.components.evaluator import evaluate_exported as evaluate
+    from detloom.components.evaluator import inference
     from detloom.components.evaluator.params import EvaluatorParams
     from detloom.schemas.run_file.evaluator_and_gates import Evaluator, Gates, LatencyGate
 

@@ -9,8 +9,8 @@ from tfx.types.artifact import Artifact
 
 from detloom.components.artifact_types import DatasetReport, ModelCard
 from detloom.components.dataset_validator.report.examples_page import render_examples_page
-from detloom.components.dataset_validator.report.report import REPORT_HTML
-from detloom.components.evaluator.report.report import PAGE_FILE
+from detloom.components.dataset_validator.report.validation_page import REPORT_HTML
+from detloom.components.evaluator.report.output_files import PAGE_FILE
 from detloom.components.storage.storage import open_storage
 from detloom.schemas.run_file.model_card import CARD_PAGE
 

@@ -28,7 +28,7 @@ from detloom.schemas.run_file.evaluator_and_gates import Evaluator, Gates
 
 if TYPE_CHECKING:
     from detloom.components.dataset_validator.statistics.model_input import ModelInput
-    from detloom.components.evaluator.evaluation import Evaluation
+    from detloom.components.evaluator.evaluation_result import EvaluationResult
     from detloom.schemas.contracts.label_map import LabelMap
     from detloom.trainer_module.export.predict import ExportedDetector, Prediction
     from detloom.trainer_module.run_state.train_result import TrainResult
@@ -196,7 +196,7 @@ def evaluate(
     baseline: PathLike | None = None,
     settings: Evaluator | None = None,
     gates: Gates | None = None,
-) -> "Evaluation":
+) -> "EvaluationResult":
     """Evaluate an exported model, decide by the gates, and write the report to `out`.
 
     Args:

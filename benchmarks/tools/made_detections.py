@@ -64,7 +64,7 @@ def make_detections(split: "Split", size: Size, model: int) -> "ImageTable[Image
 
 def measure_detections(images: int, *, detections: int = 100, classes: int = 80) -> float:
     """Measure generated detections as DetectionEvaluator does, compare them with a constant detector, return AP."""
-    from detloom.components.evaluator.evaluation import assess, measure_model
+    from detloom.components.evaluator.evaluation_result import assess, measure_model
     from detloom.schemas.run_file.evaluator_and_gates import Evaluator, Gates
 
     size = Size(images=images, detections=detections, classes=classes, node_images=0)

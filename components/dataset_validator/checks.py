@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from detloom.components.dataset_validator import findings
-from detloom.components.dataset_validator.findings import Evidence, Finding, format_apart, format_value
+from detloom.components.dataset_validator.findings import CheckEvidence, CheckFinding, format_apart, format_value
 from detloom.schemas.run_file.data_checks import CHECK_NAMES, Check
 
 
@@ -15,7 +15,7 @@ class Rule:
     title: str
     bound: str
     unit: str
-    find: Callable[[Evidence], Finding]
+    find: Callable[[CheckEvidence], CheckFinding]
     next_step: str = ""
 
 
@@ -87,14 +87,14 @@ class CheckResult:
     record_keys: tuple[str, ...] = ()
 
 
-def run_checks(evidence: Evidence) -> list[CheckResult]:
+def run_checks(evidence: CheckEvidence) -> list[CheckResult]:
     """Run all checks and return their results in the order of `DataChecks`."""
     return [_run(name, getattr(evidence.params.checks, name), evidence) for name in CHECK_NAMES]
 
 
-def _run(name: str, check: Check, evidence: Evidence) -> CheckResult:
+def _run(name: str, check: Check, evidence: CheckEvidence) -> CheckResult:
     rule = RULES[name]
-    finding = Finding(None, "not checked") if check.severity == "off" else rule.find(evidence)
+    finding = CheckFinding(None, "not checked") if check.severity == "off" else rule.find(evidence)
     if check.severity == "off":
         status, sentence = "off", finding.sentence
     elif finding.value is None:

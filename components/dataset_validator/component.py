@@ -18,7 +18,7 @@ from detloom.components.dataset_validator.executor import (
 )
 from detloom.components.dataset_validator.params import DatasetValidatorParams
 from detloom.components.dataset_validator.statistics.model_input import ModelInput
-from detloom.components.evaluation_needs import EvaluationNeeds
+from detloom.components.evaluation_requirements import EvaluationRequirements
 from detloom.components.fingerprints import source_fingerprint
 from detloom.components.properties import METRICS_KEY, PAGE_KEY
 from detloom.schemas.contracts.label_map import format_label_map, read_label_map
@@ -67,7 +67,7 @@ class DatasetValidator(BaseBeamComponent):
         model_input: ModelInput | None = None,
         max_pixels: int = 100_000_000,
         history: str = "",
-        evaluation: EvaluationNeeds | None = None,
+        evaluation: EvaluationRequirements | None = None,
         label_map: str | Path | None = None,
     ) -> None:
         """Create the node.
@@ -95,7 +95,7 @@ class DatasetValidator(BaseBeamComponent):
             model_input=model_input,
             max_pixels=max_pixels,
             history=history,
-            evaluation=evaluation or EvaluationNeeds(),
+            evaluation=evaluation or EvaluationRequirements(),
             label_map=format_label_map(read_label_map(Path(label_map))) if label_map is not None else "",
             code_fingerprint=source_fingerprint(__name__),
         )

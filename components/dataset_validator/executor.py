@@ -11,7 +11,7 @@ from detloom.components.artifact_types import keep_after_failure
 from detloom.components.dataset_validator.drift import earlier_report, keep_failed_page, keep_report
 from detloom.components.dataset_validator.params import DatasetValidatorParams
 from detloom.components.dataset_validator.report.build_report import metrics_of
-from detloom.components.dataset_validator.report.report import REPORT_HTML
+from detloom.components.dataset_validator.report.validation_page import REPORT_HTML
 from detloom.components.dataset_validator.validate import describe_failures, validate
 from detloom.components.properties import (
     DATASET_REPORT_FILE,

@@ -12,7 +12,7 @@ _MAX_LISTED = 10  # names per sentence
 
 
 @dataclass(frozen=True)
-class Evidence:
+class CheckEvidence:
     """Input of the checks.
 
     Attributes:
@@ -40,7 +40,7 @@ class Evidence:
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckFinding:
     """Measurement of one check.
 
     Attributes:
@@ -56,7 +56,7 @@ class Finding:
     only_warns: bool = False
 
 
-def find_unreadable(evidence: Evidence) -> Finding:
+def find_unreadable(evidence: CheckEvidence) -> CheckFinding:
     merged = _merge({name: part.unreadable for name, part in evidence.statistics.items()})
     total = merged.count + sum(part.num_examples for part in evidence.statistics.values())
     finding = _share(merged, total, "examples cannot be read")
@@ -71,18 +71,18 @@ def find_unreadable(evidence: Evidence) -> Finding:
     return replace(finding, sentence="; ".join([finding.sentence, *lost]), never_passes=bool(lost))
 
 
-def find_undecodable(evidence: Evidence) -> Finding:
+def find_undecodable(evidence: CheckEvidence) -> CheckFinding:
     found = _merge(
         {name: part.findings.get("undecodable_images", Offenders()) for name, part in evidence.statistics.items()}
     )
     return _share(found, sum(part.num_examples for _, part in evidence.statistics.items()), "images cannot be decoded")
 
 
-def find_small_splits(evidence: Evidence) -> Finding:
+def find_small_splits(evidence: CheckEvidence) -> CheckFinding:
     return _smallest_split(evidence, "examples", lambda part: part.num_examples)
 
 
-def find_splits_without_boxes(evidence: Evidence) -> Finding:
+def find_splits_without_boxes(evidence: CheckEvidence) -> CheckFinding:
     """Return the smallest number of boxes; only warn about a split with images but no labels at all.
 
     Such a split can be intended: a test set whose labels are withheld.
@@ -95,13 +95,13 @@ def find_splits_without_boxes(evidence: Evidence) -> Finding:
     return replace(finding, only_warns=bool(short) and only_unlabelled)
 
 
-def _smallest_split(evidence: Evidence, noun: str, count: Callable[[SplitStatistics], int]) -> Finding:
+def _smallest_split(evidence: CheckEvidence, noun: str, count: Callable[[SplitStatistics], int]) -> CheckFinding:
     counts = {name: count(evidence.statistics.get(name, SplitStatistics())) for name in evidence.params.required_splits}
     numbers = ", ".join(f"split {name!r} has {number}" for name, number in counts.items())
-    return Finding(min(counts.values()), f"{noun}: {numbers}")
+    return CheckFinding(min(counts.values()), f"{noun}: {numbers}")
 
 
-def find_invalid_boxes(evidence: Evidence) -> Finding:
+def find_invalid_boxes(evidence: CheckEvidence) -> CheckFinding:
     kinds: dict[str, int] = {}
     for part in evidence.statistics.values():
         for kind, offenders in part.box_problems.items():
@@ -111,7 +111,7 @@ def find_invalid_boxes(evidence: Evidence) -> Finding:
     return _share(merged, _num_boxes(evidence), f"boxes are invalid{listed}")
 
 
-def find_unknown_ids(evidence: Evidence) -> Finding:
+def find_unknown_ids(evidence: CheckEvidence) -> CheckFinding:
     by_id: dict[int, int] = {}
     for part in evidence.statistics.values():
         for class_id, offenders in part.class_id_offenders.items():
@@ -121,18 +121,18 @@ def find_unknown_ids(evidence: Evidence) -> Finding:
     return _share(merged, _num_boxes(evidence), f"boxes have class ids that are not in the label map{listed}")
 
 
-def find_rarest_class(evidence: Evidence) -> Finding:
+def find_rarest_class(evidence: CheckEvidence) -> CheckFinding:
     split = f"split {evidence.params.train_split!r}"
     counts = {name: evidence.train.boxes_by_class_id[class_id] for class_id, name in evidence.label_map.names_by_id}
     needed = evidence.params.checks.classes_in_train.threshold
     return _rarest(counts, needed, f"classes in {split}")
 
 
-def find_class_missing_from_split(evidence: Evidence) -> Finding:
+def find_class_missing_from_split(evidence: CheckEvidence) -> CheckFinding:
     others = [name for name in evidence.params.required_splits if name != evidence.params.train_split]
     trained = [pair for pair in evidence.label_map.names_by_id if evidence.train.boxes_by_class_id[pair[0]]]
     if not others or not trained:
-        return Finding(None, _NO_OTHER_SPLIT if trained else "the training split has no boxes")
+        return CheckFinding(None, _NO_OTHER_SPLIT if trained else "the training split has no boxes")
     counts: dict[str, int] = {}
     for split in others:
         boxes_by_class_id = evidence.statistics.get(split, SplitStatistics()).boxes_by_class_id
@@ -140,35 +140,35 @@ def find_class_missing_from_split(evidence: Evidence) -> Finding:
     return _rarest(counts, evidence.params.checks.classes_in_splits.threshold, "combinations of split and class")
 
 
-def _rarest(counts: Mapping[str, int], needed: float, noun: str) -> Finding:
+def _rarest(counts: Mapping[str, int], needed: float, noun: str) -> CheckFinding:
     rare = {name: count for name, count in counts.items() if count < needed}
     if rare:
         listed = _list([f"{name!r} {count}" for name, count in sorted(rare.items(), key=lambda pair: pair[1])])
-        return Finding(min(rare.values()), f"{len(rare)} of {len(counts)} {noun} have too few boxes: {listed}")
+        return CheckFinding(min(rare.values()), f"{len(rare)} of {len(counts)} {noun} have too few boxes: {listed}")
     name = min(counts, key=lambda each: counts[each])
-    return Finding(counts[name], f"the rarest of {len(counts)} {noun}, {name!r}, has {counts[name]} boxes")
+    return CheckFinding(counts[name], f"the rarest of {len(counts)} {noun}, {name!r}, has {counts[name]} boxes")
 
 
-def find_imbalance(evidence: Evidence) -> Finding:
+def find_imbalance(evidence: CheckEvidence) -> CheckFinding:
     counts = {name: evidence.train.boxes_by_class_id[class_id] for class_id, name in evidence.label_map.names_by_id}
     counts = {name: count for name, count in counts.items() if count}
     if len(counts) < 2:
-        return Finding(None, f"split {evidence.params.train_split!r} has boxes of fewer than two classes")
+        return CheckFinding(None, f"split {evidence.params.train_split!r} has boxes of fewer than two classes")
     most, least = max(counts, key=lambda each: counts[each]), min(counts, key=lambda each: counts[each])
     numbers = f"{most!r} {counts[most]} boxes, {least!r} {counts[least]}"
     ratio = counts[most] / counts[least]
-    return Finding(ratio, f"the most frequent class has {ratio:.4g} times as many boxes as the rarest ({numbers})")
+    return CheckFinding(ratio, f"the most frequent class has {ratio:.4g} times as many boxes as the rarest ({numbers})")
 
 
 # --- images and boxes ------------------------------------------------------------------------------------------------
 
 
-def find_empty_images(evidence: Evidence) -> Finding:
+def find_empty_images(evidence: CheckEvidence) -> CheckFinding:
     train, split = evidence.train, evidence.params.train_split
     return _share(Offenders(train.num_without_boxes), train.num_examples, f"images of split {split!r} have no box")
 
 
-def find_crowded_images(evidence: Evidence) -> Finding:
+def find_crowded_images(evidence: CheckEvidence) -> CheckFinding:
     model_input = evidence.params.model_input
     if model_input is None:
         return _NO_MODEL
@@ -178,27 +178,27 @@ def find_crowded_images(evidence: Evidence) -> Finding:
     return _share(found, evidence.train.num_examples, noun)
 
 
-def find_tiny_boxes(evidence: Evidence) -> Finding:
+def find_tiny_boxes(evidence: CheckEvidence) -> CheckFinding:
     side = evidence.params.checks.tiny_boxes.min_side_px
     return _objects_after_resizing(evidence, "tiny_boxes", f"boxes have a side below {side:g} px after resizing")
 
 
-def find_huge_boxes(evidence: Evidence) -> Finding:
+def find_huge_boxes(evidence: CheckEvidence) -> CheckFinding:
     area = format_value(evidence.params.checks.huge_boxes.max_area, "share")
     return _objects_after_resizing(evidence, "huge_boxes", f"boxes cover more than {area} of the model's input")
 
 
-def _objects_after_resizing(evidence: Evidence, check: str, noun: str) -> Finding:
+def _objects_after_resizing(evidence: CheckEvidence, check: str, noun: str) -> CheckFinding:
     return _NO_MODEL if evidence.params.model_input is None else _objects(evidence, check, noun)
 
 
-def find_overlapping_boxes(evidence: Evidence) -> Finding:
+def find_overlapping_boxes(evidence: CheckEvidence) -> CheckFinding:
     iou = evidence.params.checks.overlapping_boxes.min_iou
     noun = f"boxes duplicate another box of the same class (IoU {iou:g} or more)"
     return _objects(evidence, "overlapping_boxes", noun)
 
 
-def _objects(evidence: Evidence, check: str, noun: str) -> Finding:
+def _objects(evidence: CheckEvidence, check: str, noun: str) -> CheckFinding:
     return _worst_split(
         {name: part.findings.get(check, Offenders()) for name, part in evidence.statistics.items()},
         {name: part.num_objects for name, part in evidence.statistics.items()},
@@ -209,17 +209,17 @@ def _objects(evidence: Evidence, check: str, noun: str) -> Finding:
 # --- duplicates, drift, anchors --------------------------------------------------------------------------------------
 
 
-def find_exact_leakage(evidence: Evidence) -> Finding:
+def find_exact_leakage(evidence: CheckEvidence) -> CheckFinding:
     return _leakage(evidence, evidence.exact, "are byte-identical to an image of")
 
 
-def find_near_leakage(evidence: Evidence) -> Finding:
+def find_near_leakage(evidence: CheckEvidence) -> CheckFinding:
     return _leakage(evidence, evidence.near, "are near-duplicates of an image of")
 
 
-def _leakage(evidence: Evidence, found: Mapping[str, Any] | None, verb: str) -> Finding:
+def _leakage(evidence: CheckEvidence, found: Mapping[str, Any] | None, verb: str) -> CheckFinding:
     if not evidence.held_out or found is None:
-        return Finding(None, _NO_OTHER_SPLIT if found else _NOT_COMPARED)
+        return CheckFinding(None, _NO_OTHER_SPLIT if found else _NOT_COMPARED)
     train = evidence.params.train_split
     keys = {
         name: [
@@ -236,19 +236,19 @@ def _leakage(evidence: Evidence, found: Mapping[str, Any] | None, verb: str) -> 
     return _worst_split(offenders, totals, f"images {verb} split {train!r}")
 
 
-def find_exact_repeats(evidence: Evidence) -> Finding:
+def find_exact_repeats(evidence: CheckEvidence) -> CheckFinding:
     return _repeats(evidence, evidence.exact, "images are byte-identical to another image of their split")
 
 
-def find_near_repeats(evidence: Evidence) -> Finding:
+def find_near_repeats(evidence: CheckEvidence) -> CheckFinding:
     if evidence.near is None:
-        return Finding(None, "near_duplicates is off")
+        return CheckFinding(None, "near_duplicates is off")
     return _repeats(evidence, evidence.near, "images are near-duplicates of another image of their split")
 
 
-def _repeats(evidence: Evidence, found: Mapping[str, Any] | None, noun: str) -> Finding:
+def _repeats(evidence: CheckEvidence, found: Mapping[str, Any] | None, noun: str) -> CheckFinding:
     if found is None:
-        return Finding(None, _NOT_COMPARED)
+        return CheckFinding(None, _NOT_COMPARED)
     keys: dict[str, list[str]] = {name: [] for name in evidence.statistics}
     for group in found["groups"]:
         for name, size in group["size_by_split"].items():
@@ -258,43 +258,43 @@ def _repeats(evidence: Evidence, found: Mapping[str, Any] | None, noun: str) -> 
     return _worst_split(offenders, {name: part.num_examples for name, part in evidence.statistics.items()}, noun)
 
 
-def find_class_drift(evidence: Evidence) -> Finding:
+def find_class_drift(evidence: CheckEvidence) -> CheckFinding:
     return _drift(evidence, "class", "classes")
 
 
-def find_size_drift(evidence: Evidence) -> Finding:
+def find_size_drift(evidence: CheckEvidence) -> CheckFinding:
     return _drift(evidence, "size", "box sizes")
 
 
-def _drift(evidence: Evidence, kind: str, noun: str) -> Finding:
+def _drift(evidence: CheckEvidence, kind: str, noun: str) -> CheckFinding:
     drift, split = evidence.drift, evidence.params.train_split
     if drift["reason"]:
-        return Finding(None, drift["reason"])
+        return CheckFinding(None, drift["reason"])
     compared = drift["splits"].get(split)
     if compared is None or compared[f"{kind}_distance"] is None:
-        return Finding(None, f"split {split!r} has no boxes in this report or in the earlier one")
+        return CheckFinding(None, f"split {split!r} has no boxes in this report or in the earlier one")
     before = "the earlier report" if drift["previous_span"] is None else f"span {drift['previous_span']}"
     distance, chance = compared[f"{kind}_distance"], compared[f"{kind}_chance"]
-    return Finding(
+    return CheckFinding(
         distance,
         f"the {noun} of split {split!r} have a Jensen-Shannon distance of {distance:.3f} from those of {before} "
         f"(about {chance:.3f} is expected by chance)",
     )
 
 
-def find_anchor_recall(evidence: Evidence) -> Finding:
+def find_anchor_recall(evidence: CheckEvidence) -> CheckFinding:
     if evidence.params.model_input is None:
         return _NO_MODEL
     anchors, split = evidence.anchors, evidence.params.train_split
     if evidence.params.model_input.anchor_generator is None:
-        return Finding(None, "the detector has no anchors")
+        return CheckFinding(None, "the detector has no anchors")
     if anchors is None:
         name = type(evidence.params.model_input.anchor_generator).__name__
-        return Finding(None, f"anchors of {name} are not supported by this check")
+        return CheckFinding(None, f"anchors of {name} are not supported by this check")
     if anchors["recall_at_50"] is None:
-        return Finding(None, f"split {split!r} has no boxes")
+        return CheckFinding(None, f"split {split!r} has no boxes")
     recall, mean = format_value(anchors["recall_at_50"], "share"), anchors["mean_best_iou"]
-    return Finding(
+    return CheckFinding(
         anchors["recall_at_50"],
         f"{recall} of {anchors['num_boxes']} boxes of split {split!r} have an anchor with an IoU of 0.5 or more "
         f"(mean best IoU {mean:.2f})",
@@ -303,18 +303,20 @@ def find_anchor_recall(evidence: Evidence) -> Finding:
 
 # --- shared ----------------------------------------------------------------------------------------------------------
 
-_NO_MODEL = Finding(None, "no model is given")
+_NO_MODEL = CheckFinding(None, "no model is given")
 _NO_OTHER_SPLIT = "there is no split other than the training split"
 _NOT_COMPARED = "images were not compared"
 
 
-def _share(offenders: Offenders, total: int, noun: str) -> Finding:
+def _share(offenders: Offenders, total: int, noun: str) -> CheckFinding:
     share = offenders.count / total if total else 0.0
     sentence = f"{offenders.count} of {total} {noun}"
-    return Finding(share, f"{sentence}: {format_value(share, 'share')}" if share else sentence, offenders.record_keys)
+    return CheckFinding(
+        share, f"{sentence}: {format_value(share, 'share')}" if share else sentence, offenders.record_keys
+    )
 
 
-def _worst_split(offenders: Mapping[str, Offenders], totals: Mapping[str, int], noun: str) -> Finding:
+def _worst_split(offenders: Mapping[str, Offenders], totals: Mapping[str, int], noun: str) -> CheckFinding:
     """Return the largest share of any split; the sentence lists all affected splits."""
     shares = {name: found.count / totals[name] if totals[name] else 0.0 for name, found in offenders.items()}
     parts = [
@@ -323,7 +325,7 @@ def _worst_split(offenders: Mapping[str, Offenders], totals: Mapping[str, int], 
         if found.count
     ]
     sentence = f"{noun}: {', '.join(parts)}" if parts else f"none of {sum(totals.values())} {noun}"
-    return Finding(max(shares.values(), default=0.0), sentence, _merge(offenders).record_keys)
+    return CheckFinding(max(shares.values(), default=0.0), sentence, _merge(offenders).record_keys)
 
 
 def _merge(by_split: Mapping[str, Offenders]) -> Offenders:
@@ -344,7 +346,7 @@ def _with_keys(count: int, record_keys: Iterable[str]) -> Offenders:
     return offenders
 
 
-def _num_boxes(evidence: Evidence) -> int:
+def _num_boxes(evidence: CheckEvidence) -> int:
     return sum(part.num_boxes for part in evidence.statistics.values())
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from detloom.components.dataset_validator.statistics.model_input import ModelInput
-from detloom.components.evaluation_needs import EvaluationNeeds
+from detloom.components.evaluation_requirements import EvaluationRequirements
 from detloom.components.properties import ComponentParams
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.data_checks import DataChecks
@@ -30,7 +30,7 @@ class DatasetValidatorParams(ComponentParams):
     model_input: ModelInput | None = None
     max_pixels: int = 100_000_000
     history: str = ""
-    evaluation: EvaluationNeeds = EvaluationNeeds()
+    evaluation: EvaluationRequirements = EvaluationRequirements()
     label_map: str = ""
 
     def __post_init__(self) -> None:

@@ -10,10 +10,10 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from detloom.components.dataset_validator.checks import run_checks
 from detloom.components.dataset_validator.drift import NO_EARLIER_SPAN, describe_drift, read_previous_report
-from detloom.components.dataset_validator.findings import Evidence
+from detloom.components.dataset_validator.findings import CheckEvidence
 from detloom.components.dataset_validator.params import DatasetValidatorParams
 from detloom.components.dataset_validator.report.build_report import build_report, describe_split
-from detloom.components.dataset_validator.report.report import write_report
+from detloom.components.dataset_validator.report.validation_page import write_report
 from detloom.components.dataset_validator.report.views import DrawnImages, draw_images
 from detloom.components.dataset_validator.statistics.collect_statistics import (
     Collected,
@@ -80,7 +80,7 @@ def validate(
         duplicates = find_duplicates(collected.images, list(splits), params.train_split, params.checks)
         drift = describe_drift(splits, params.train_split, previous)
         anchors = collected.anchors.to_dict(label_map) if collected.anchors else None
-        evidence = Evidence(
+        evidence = CheckEvidence(
             statistics=collected.splits,
             label_map=label_map,
             params=params,

@@ -14,16 +14,16 @@ from tfx.types.artifact import Artifact
 from tfx.utils import io_utils
 
 from detloom.components.artifact_types import saved_model_dir
-from detloom.components.evaluator.evaluate import EvaluationInputs, evaluate
-from detloom.components.evaluator.evaluation import Evaluation
+from detloom.components.evaluator.evaluate_exported import EvaluationInputs, evaluate
+from detloom.components.evaluator.evaluation_result import EvaluationResult
 from detloom.components.evaluator.params import EvaluatorParams
-from detloom.components.evaluator.report.page import summary_markdown
-from detloom.components.evaluator.report.report import (
+from detloom.components.evaluator.report.output_files import (
     PAGE_FILE,
     confidence_metrics,
     confusion_matrix,
     metric_properties,
 )
+from detloom.components.evaluator.report.render_page import summary_markdown
 from detloom.components.properties import (
     BLESSING_MESSAGE,
     BLESSING_METRICS,
@@ -122,7 +122,7 @@ def _lineage(model: Artifact, baselines: Sequence[Artifact], examples: Sequence[
     return lines
 
 
-def _write_ui_artifacts(output_dict: dict[str, list[Artifact]], result: Evaluation, report_uri: str) -> None:
+def _write_ui_artifacts(output_dict: dict[str, list[Artifact]], result: EvaluationResult, report_uri: str) -> None:
     page, summary, metrics, curves = (
         artifact_utils.get_single_instance(output_dict[key]) for key in (PAGE_KEY, SUMMARY_KEY, METRICS_KEY, CURVES_KEY)
     )
@@ -143,7 +143,7 @@ def _split_uris(examples: Sequence[Artifact], split: str) -> list[str]:
     return list(artifact_utils.get_split_uris(list(examples), split))
 
 
-def _main_numbers(result: Evaluation) -> dict[str, float]:
+def _main_numbers(result: EvaluationResult) -> dict[str, float]:
     """Return AP with the ends of its interval, and AP50; omit values that could not be measured."""
     interval = result.comparison.candidate.AP
     ap50, _ = result.candidate.find_value("AP50")
@@ -153,7 +153,7 @@ def _main_numbers(result: Evaluation) -> dict[str, float]:
 
 def _write_blessing(
     blessing: Artifact,
-    result: Evaluation,
+    result: EvaluationResult,
     model: Artifact,
     baselines: Sequence[Artifact],
     exec_properties: dict[str, Any],

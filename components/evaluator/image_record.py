@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detloom.components.evaluation_needs import Feature
+from detloom.components.evaluation_requirements import Feature
 from detloom.components.evaluator.coco_masks import encode_mask
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.boxes.masks import as_counts

@@ -20,10 +20,10 @@ import tensorflow as tf
 from absl import logging
 from apache_beam.utils.shared import Shared
 
-from detloom.components.evaluation_needs import feature_values
+from detloom.components.evaluation_requirements import feature_values
 from detloom.components.evaluator.image_record import ImageRecord, decode_record, encode_record
+from detloom.components.evaluator.mask_and_keypoint_truth import WantedShapes, read_shapes
 from detloom.components.evaluator.record_table import RecordTable, match_records
-from detloom.components.evaluator.truth_shapes import WantedShapes, read_shapes
 from detloom.components.record_files import read_records
 from detloom.schemas.contracts import example_keys as keys
 from detloom.schemas.contracts.detections import SIGNATURE_EXAMPLES, TFLITE_SUFFIX

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from detloom.components.evaluator.decision import Latency
+from detloom.components.evaluator.gates import Latency
 from detloom.schemas.contracts.detections import SAVED_MODEL_FILE, SIGNATURE_ENCODED
 from detloom.trainer_module.export.predict import LoadedSignature
 

@@ -14,7 +14,7 @@ from detloom.components.evaluator.analysis.average_precision import (
     measure_pooled_curve,
     point_of_precision,
 )
-from detloom.components.evaluator.analysis.calibration import Calibration, measure_calibration
+from detloom.components.evaluator.analysis.confidence_calibration import Calibration, measure_calibration
 from detloom.components.evaluator.analysis.confusion import Confusion, count_confusion
 from detloom.components.evaluator.analysis.error_types import ErrorAnalysis, ErrorImage, ErrorType, analyze_errors
 from detloom.components.evaluator.analysis.voc import VocImage, VocMetrics, compute_voc_metrics

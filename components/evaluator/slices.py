@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from absl import logging
 
-from detloom.components.evaluation_needs import Feature
+from detloom.components.evaluation_requirements import Feature
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.evaluator_and_gates import ImageSlices, ObjectSlices

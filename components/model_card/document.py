@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from detloom.components.evaluator.decision import Decision
+from detloom.components.evaluator.blessing import BlessingDecision
 from detloom.components.evaluator.report.tables import MAX_ROWS, change_of, columns_of, name_cell, number_cell
 from detloom.components.evaluator.report.views import format_mib, headline
 from detloom.components.model_card.evaluation_view import evaluation_blocks
@@ -61,8 +61,10 @@ def build_document(card: Json) -> Document:
     )
 
 
-def _decision(evaluation: Json) -> Decision:
-    return Decision.from_dict({key: value for key, value in evaluation["decision"].items() if key != "sentence"})
+def _decision(evaluation: Json) -> BlessingDecision:
+    return BlessingDecision.from_dict(
+        {key: value for key, value in evaluation["decision"].items() if key != "sentence"}
+    )
 
 
 def _key_numbers(card: Json) -> list[tuple[str, str, str]]:

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from detloom.components.evaluator.decision import Decision, Verdict
-from detloom.components.evaluator.report.report import ANALYSIS_FILE, DECISION_FILE, METRICS_FILE
+from detloom.components.evaluator.blessing import BlessingDecision
+from detloom.components.evaluator.gates import Verdict
+from detloom.components.evaluator.report.output_files import ANALYSIS_FILE, DECISION_FILE, METRICS_FILE
 from detloom.components.evaluator.report.tables import measured
 from detloom.components.evaluator.report.views import keypoint_rows, metric_rows
 from detloom.components.model_card.read_files import count, number, number_or_none, read_json, reading, text
@@ -106,7 +107,7 @@ def _read_metrics(values: Json) -> CocoMetrics:
 
 
 def _read_decision(values: Json) -> dict[str, Any]:
-    decision = Decision.from_dict(values)
+    decision = BlessingDecision.from_dict(values)
     for gate in decision.gates:
         text(gate.name), text(gate.sentence), number_or_none(gate.value), number_or_none(gate.threshold)
         if gate.verdict not in typing.get_args(Verdict):

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from detloom.components.evaluator.decision import Gate, Override
+from detloom.components.evaluator.gates import Gate
 from detloom.components.evaluator.report.tables import MAX_ROWS, columns_of, name_cell, number_cell
 from detloom.components.evaluator.report.views import format_mib, gate_rows, say_override
 from detloom.components.model_card.render import Block, Facts, Heading, Table, Text
@@ -15,6 +15,7 @@ from detloom.components.pages.formats import (
     format_signed,
 )
 from detloom.schemas.contracts.metric_names import METRIC_NAMES
+from detloom.schemas.run_file.evaluator_and_gates import Override
 
 Json = Mapping[str, Any]
 

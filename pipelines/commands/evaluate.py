@@ -23,7 +23,7 @@ from detloom.pipelines.commands.options import (
 from detloom.schemas.errors import InputError
 
 if TYPE_CHECKING:
-    from detloom.components.evaluator.evaluation import Evaluation
+    from detloom.components.evaluator.evaluation_result import EvaluationResult
     from detloom.components.evaluator.params import EvaluatorParams
     from detloom.trainer_module.training.follow_checkpoints import CheckpointEvaluation
 
@@ -198,7 +198,7 @@ def _format_push(options: dict[str, Any]) -> str:
 
 def evaluate_model(
     model: Path, files: Sequence[str], params: "EvaluatorParams", out_dir: Path, baseline: Path | None
-) -> "Evaluation":
+) -> "EvaluationResult":
     """Evaluate an exported model on shards, and compare it with the baseline.
 
     Raises:
@@ -206,7 +206,7 @@ def evaluate_model(
     """
     import apache_beam as beam
 
-    from detloom.components.evaluator.evaluate import EvaluationInputs, evaluate
+    from detloom.components.evaluator.evaluate_exported import EvaluationInputs, evaluate
     from detloom.trainer_module.export.predict import find_saved_model
 
     model, baseline = find_saved_model(model), find_saved_model(baseline) if baseline else None
@@ -252,7 +252,7 @@ def _as_patterns(files: Sequence[str]) -> list[str]:
 
 
 def _evaluate_files(options: dict[str, Any]) -> None:
-    from detloom.components.evaluator.evaluate_files import FileInputs, evaluate_files
+    from detloom.components.evaluator.evaluate_coco_files import FileInputs, evaluate_files
 
     out_dir = options["out_dir"] or "evaluation"
     inputs = FileInputs(
@@ -276,9 +276,9 @@ def _params(run_file: Path | None, split: str) -> "EvaluatorParams":
     return EvaluatorParams(split=split, settings=run.evaluator, gates=run.gates)
 
 
-def _report(result: "Evaluation", out_dir: Path | str, others: Any, as_json: bool) -> None:
+def _report(result: "EvaluationResult", out_dir: Path | str, others: Any, as_json: bool) -> None:
     """Print the main metrics and the path of the report; with `as_json`, print all metrics."""
-    from detloom.components.evaluator.report.report import PAGE_FILE, format_analysis
+    from detloom.components.evaluator.report.output_files import PAGE_FILE, format_analysis
     from detloom.pipelines.local.console import format_table
     from detloom.schemas.contracts.metric_names import METRIC_NAMES
     from detloom.trainer_module.files.strict_json import to_strict_json

@@ -11,7 +11,7 @@ from tfx.dsl.components.base.base_node import BaseNode
 import detloom.schemas.contracts
 from detloom.components.dataset_validator.component import DatasetValidator
 from detloom.components.dataset_validator.statistics.model_input import ModelInput
-from detloom.components.evaluation_needs import EvaluationNeeds
+from detloom.components.evaluation_requirements import EvaluationRequirements
 from detloom.components.example_gen.component import DetectionExampleGen
 from detloom.components.example_gen.params import ExampleGenParams
 from detloom.components.properties import arguments_of
@@ -70,7 +70,7 @@ def build_dataset_validator(
         model_input=ModelInput.of_model(run.model, run.train_input.max_number_of_boxes),
         max_pixels=run.data.max_pixels,
         history=_report_history(run) if place != "local" else "",
-        evaluation=EvaluationNeeds.of_settings(run.evaluator, run.gates, TEST),
+        evaluation=EvaluationRequirements.of_settings(run.evaluator, run.gates, TEST),
     )
 
 

@@ -131,7 +131,7 @@ def validate(
         report: `report.json`, and the page.
         page: The page with distributions, images and findings.
     """
-    from detloom.components.dataset_validator.report.report import REPORT_HTML
+    from detloom.components.dataset_validator.report.validation_page import REPORT_HTML
     from detloom.components.dataset_validator.validate import describe_failures
     from detloom.pipelines.commands.validate import format_checks, validate_folder
     from detloom.pipelines.local.console import log_nodes
@@ -239,7 +239,7 @@ def evaluate(
         curves: Precision and recall by score, and the confusion matrix.
         blessed: True if all gates pass.
     """
-    from detloom.components.evaluator.report.report import (
+    from detloom.components.evaluator.report.output_files import (
         PAGE_FILE,
         confidence_metrics,
         confusion_matrix,
@@ -292,8 +292,8 @@ def push(
     Returns:
         address: The version that serves now, or an empty text if the model was not pushed.
     """
-    from detloom.components.evaluator.decision import Decision
-    from detloom.components.evaluator.report.report import DECISION_FILE, METRICS_FILE
+    from detloom.components.evaluator.blessing import BlessingDecision
+    from detloom.components.evaluator.report.output_files import DECISION_FILE, METRICS_FILE
     from detloom.components.pusher.atomic_push import RolledBackError, push_model
     from detloom.components.pusher.manifest import Origin
     from detloom.pipelines.local.console import show_log
@@ -301,7 +301,7 @@ def push(
     from detloom.trainer_module.export.predict import find_saved_model
 
     show_log()
-    decision = Decision.from_dict(json.loads(read_text_file(Path(evaluation.path) / DECISION_FILE)))
+    decision = BlessingDecision.from_dict(json.loads(read_text_file(Path(evaluation.path) / DECISION_FILE)))
     Path(address).write_text("", "utf-8")
     if not decision.blessed:
         _LOGGER.info("Not pushed. %s", decision.sentence)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from decisions import Outcome, Pair, choose_steps, describe, find_steps, is_as_claimed, make_pairs, print_table
 
-from detloom.components.evaluator.evaluation import assess, measure_model
+from detloom.components.evaluator.evaluation_result import assess, measure_model
 from detloom.components.evaluator.measurements import Split
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.run_file.evaluator_and_gates import Evaluator, Gates

@@ -95,7 +95,7 @@ def test_watched_functions_become_parts_and_are_restored():
 
 
 def test_the_parts_of_a_node_exist_as_functions():
-    from detloom.components.evaluator import evaluate
+    from detloom.components.evaluator import evaluate_exported as evaluate
 
     assert all(callable(getattr(evaluate, name)) for name in EVALUATED)
 

@@ -84,7 +84,7 @@ def draw_beside_truth(
     """Draw the first images of a split: ground truth on the left, the highest-scoring detections on the right.
 
     Args:
-        detect: see `Evaluator.detect_batch`.
+        detect: see `SplitEvaluator.detect_batch`.
         dataset: result of `build_eval_dataset`; only the required batches are read.
     """
     drawn: list[npt.NDArray[np.uint8]] = []

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from detloom.trainer_module.evaluation.evaluate import Evaluation
+from detloom.trainer_module.evaluation.split_evaluator import Evaluation
 from detloom.trainer_module.files.strict_json import to_strict_json
 from detloom.trainer_module.files.tensorboard_file import EventFile
 

@@ -22,8 +22,8 @@ from detloom.schemas.reading.typed_dict import from_json
 from detloom.trainer_module.data.input_pipeline import build_eval_dataset
 from detloom.trainer_module.detectors.detector import Detector
 from detloom.trainer_module.detectors.families import build_detector
-from detloom.trainer_module.evaluation.evaluate import Evaluation, Evaluator
 from detloom.trainer_module.evaluation.keypoint_metrics import measured_keypoints
+from detloom.trainer_module.evaluation.split_evaluator import Evaluation, SplitEvaluator
 from detloom.trainer_module.files.strict_json import to_strict_json
 from detloom.trainer_module.files.tensorboard_file import EventFile
 from detloom.trainer_module.run_state.run_folder import CONFIG_FILE
@@ -182,7 +182,7 @@ class _Watch:
         keypoints = measured_keypoints(self._detector.family.keypoints, config.eval)
         worker, num_workers = place_of_worker(strategy)
         self._evaluators = {
-            each.name: Evaluator(
+            each.name: SplitEvaluator(
                 self._detector,
                 build_eval_dataset(
                     reading,

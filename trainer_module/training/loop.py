@@ -40,8 +40,8 @@ from detloom.trainer_module.detectors.families import build_detector
 from detloom.trainer_module.detectors.supported import check_trainable
 from detloom.trainer_module.drawing.training_images import draw_augmented, draw_beside_truth
 from detloom.trainer_module.evaluation.coco_metrics import NO_VALUE, CocoMetrics
-from detloom.trainer_module.evaluation.evaluate import Evaluator, bad_records_as_input_errors
 from detloom.trainer_module.evaluation.keypoint_metrics import measured_keypoints
+from detloom.trainer_module.evaluation.split_evaluator import SplitEvaluator, bad_records_as_input_errors
 from detloom.trainer_module.files.strict_json import to_strict_json
 from detloom.trainer_module.run_state.evaluations import HISTORY_FILE, BestCheckpoints, EvaluationHistory
 from detloom.trainer_module.run_state.nonfinite import NONFINITE_FILE, Incidents, describe_incident
@@ -170,7 +170,9 @@ class _Loop:
             config, label_map, eval_files, batch_size=config.eval.batch_size, worker=worker, num_workers=num_workers
         )
         keypoints = measured_keypoints(self.detector.family.keypoints, config.eval)
-        self.evaluator = Evaluator(self.detector, self.eval_dataset, eval_files, keypoints=keypoints, strategy=strategy)
+        self.evaluator = SplitEvaluator(
+            self.detector, self.eval_dataset, eval_files, keypoints=keypoints, strategy=strategy
+        )
         self.checkpoints = RunCheckpoints(
             out_dir / CHECKPOINTS_DIR,
             self._state(),

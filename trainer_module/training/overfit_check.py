@@ -31,9 +31,9 @@ from detloom.trainer_module.data.records import ExampleFeatures, read_records
 from detloom.trainer_module.detectors.detector import Detector
 from detloom.trainer_module.detectors.families import build_detector
 from detloom.trainer_module.detectors.preprocess import network_hw
-from detloom.trainer_module.evaluation.evaluate import (
+from detloom.trainer_module.evaluation.split_evaluator import (
     Evaluation,
-    Evaluator,
+    SplitEvaluator,
     as_training_batch,
     bad_records_as_input_errors,
 )
@@ -198,7 +198,7 @@ class _SelfTest:
         self._iterator = iter(batches)
         images = build_eval_dataset(config, label_map, self._files, batch_size=config.eval.batch_size)
         self._images = images
-        self._evaluate = Evaluator(self.detector, images, self._files, with_losses=False)
+        self._evaluate = SplitEvaluator(self.detector, images, self._files, with_losses=False)
 
     def train(self, max_steps: int, until: float) -> tuple[Evaluation, str]:
         """Return the last evaluation and the reason for stopping: "learned", "steps", "time" or "not finite"."""

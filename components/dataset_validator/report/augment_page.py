@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 
 from detloom.components.dataset_validator.report.inspect_page import choose_page, choose_places, find_splits, write_page
-from detloom.components.dataset_validator.statistics.image_sample import Place, read_places
+from detloom.components.dataset_validator.statistics.image_sample import RecordPlace, read_places
 from detloom.components.pages.formats import jpeg_data_uri
 from detloom.components.pages.load_template import ZOOM_SCRIPT, load_template, read_shared_script
 from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, read_label_map
@@ -76,7 +76,7 @@ def write_augment_page(
     return page
 
 
-def _view_rows(places: Sequence[Place], drawn: Sequence[DrawnRecord]) -> tuple[list[dict[str, Any]], int]:
+def _view_rows(places: Sequence[RecordPlace], drawn: Sequence[DrawnRecord]) -> tuple[list[dict[str, Any]], int]:
     """Return one row per record that fits into the page, and the number of records that do not fit."""
     rows: list[dict[str, Any]] = []
     num_bytes = 0

@@ -7,7 +7,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from detloom.components.dataset_validator.report.views import DrawnImage, draw_record
-from detloom.components.dataset_validator.statistics.image_sample import Place
+from detloom.components.dataset_validator.statistics.image_sample import RecordPlace
 from detloom.components.pages.load_template import ZOOM_SCRIPT, load_template, read_shared_script
 from detloom.components.record_files import list_shards, read_records
 from detloom.components.storage.storage import open_storage
@@ -52,7 +52,7 @@ def _draw_first(split: str, shards: Sequence[str], label_map: LabelMap, num_imag
         records = itertools.islice(read_records(path), num_images)
         try:
             for number, (offset, serialized) in enumerate(records):
-                place = Place(split, _record_key(serialized), path, number, offset)
+                place = RecordPlace(split, _record_key(serialized), path, number, offset)
                 image = draw_record(place, serialized, label_map, _MAX_PIXELS)
                 drawn += [image] if image else []
         except tf.errors.OpError:

@@ -17,7 +17,7 @@ from detloom.components.dataset_validator.report.build_report import describe_sp
 from detloom.components.dataset_validator.report.image_grid import FILTER_SCRIPT, Listed, grid_view
 from detloom.components.dataset_validator.report.views import DrawnImage, draw_images
 from detloom.components.dataset_validator.statistics.collect_statistics import UnreadableExample, parse_example
-from detloom.components.dataset_validator.statistics.image_sample import ImageSample, Place
+from detloom.components.dataset_validator.statistics.image_sample import ImageSample, RecordPlace
 from detloom.components.dataset_validator.statistics.split_statistics import BoxLimits, SplitStatistics
 from detloom.components.pages.formats import format_count
 from detloom.components.pages.load_template import ZOOM_SCRIPT, load_template, read_script, read_shared_script
@@ -76,7 +76,7 @@ def write_inspect_page(
     return page
 
 
-def _choose(sample: ImageSample, splits: Sequence[str], num_images: int) -> list[tuple[str, Place]]:
+def _choose(sample: ImageSample, splits: Sequence[str], num_images: int) -> list[tuple[str, RecordPlace]]:
     """Return topics and places of at most `num_images` images: up to half of them with problems, then random ones."""
     topics = [f"problem:{check}" for check in sample.topics("problem")]
     chosen = [(topic, place) for topic in topics for place in sample.places(topic)]
@@ -130,7 +130,7 @@ def _find_class(label_map: LabelMap, class_name: str | None) -> int | None:
 
 def choose_places(
     folder: Path, split: str, label_map: LabelMap, class_name: str | None, num_images: int
-) -> tuple[list[Place], list[str]]:
+) -> tuple[list[RecordPlace], list[str]]:
     """Return places of records of a split, with the given class if there is one, and notes about damaged files."""
     seen = _read(folder, [split], label_map, _find_class(label_map, class_name), num_images)
     return seen.sample.places(f"sample:{split}"), seen.notes
@@ -150,7 +150,7 @@ def _read(folder: Path, splits: Sequence[str], label_map: LabelMap, wanted_id: i
                         continue
                     problems = statistics.update(labels, known_ids, limits)
                     if wanted_id is None or wanted_id in labels.class_ids_N:
-                        seen.sample.add(Place(name, labels.record_key, path, number, offset), (), problems)
+                        seen.sample.add(RecordPlace(name, labels.record_key, path, number, offset), (), problems)
             except tf.errors.OpError:
                 seen.notes.append(f"{name}/{Path(path).name} is damaged; records after the damage are not shown.")
     return seen
@@ -160,7 +160,7 @@ def _render(
     name: str,
     seen: _Seen,
     label_map: LabelMap,
-    chosen: Sequence[tuple[str, Place]],
+    chosen: Sequence[tuple[str, RecordPlace]],
     images: dict[tuple[str, str], DrawnImage],
     class_name: str | None,
 ) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detloom.components.dataset_validator.statistics.image_sample import Place, read_places
+from detloom.components.dataset_validator.statistics.image_sample import RecordPlace, read_places
 from detloom.components.pages.charts import histogram
 from detloom.components.pages.formats import format_count, format_share_digits, jpeg_data_uri
 from detloom.components.similarity.image_hash import open_small_image
@@ -141,7 +141,7 @@ def image_entries(records: Iterable[tuple[str, str]], images: DrawnImages) -> li
 
 
 def draw_images(
-    places: Iterable[Place], label_map: LabelMap, *, max_pixels: int, max_bytes: int = MAX_PAGE_BYTES
+    places: Iterable[RecordPlace], label_map: LabelMap, *, max_pixels: int, max_bytes: int = MAX_PAGE_BYTES
 ) -> dict[tuple[str, str], DrawnImage]:
     """Draw the records and return them by (split, record key); omit those that cannot be read or drawn.
 
@@ -166,7 +166,7 @@ def draw_images(
     return images
 
 
-def draw_record(place: Place, serialized: bytes, label_map: LabelMap, max_pixels: int) -> DrawnImage | None:
+def draw_record(place: RecordPlace, serialized: bytes, label_map: LabelMap, max_pixels: int) -> DrawnImage | None:
     """Draw one tf.Example at a small size with its boxes; return None if its image cannot be decoded."""
     try:
         features = ExampleFeatures(serialized)

@@ -14,7 +14,7 @@ from detloom.components.dataset_validator.params import DatasetValidatorParams
 from detloom.components.dataset_validator.statistics.anchor_fit import AnchorFit, is_supported
 from detloom.components.dataset_validator.statistics.collected import Collected, decode_collected, encode_collected
 from detloom.components.dataset_validator.statistics.duplicates import RowBuilder
-from detloom.components.dataset_validator.statistics.image_sample import Place
+from detloom.components.dataset_validator.statistics.image_sample import RecordPlace
 from detloom.components.dataset_validator.statistics.model_input import boxes_in_input, resize_geometry
 from detloom.components.dataset_validator.statistics.split_statistics import (
     BoxLimits,
@@ -153,7 +153,7 @@ class _ShardReader:
             return
         problems = self._statistics.update(labels, self._known_ids, self._settings.limits)
         perceptual_hash = self._decode(labels, encoded) if self._settings.decodes_images else None
-        place = Place(self._split, labels.record_key, self._path, number, offset)
+        place = RecordPlace(self._split, labels.record_key, self._path, number, offset)
         self.collected.sample.add(place, self._known_ids.intersection(labels.class_ids_N.tolist()), problems)
         if self.collected.anchors is not None:
             self._add_to_anchors(labels)

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from detloom.components.dataset_validator.statistics.anchor_fit import AnchorFit
-from detloom.components.dataset_validator.statistics.duplicates import ImageTable, ShardRows
+from detloom.components.dataset_validator.statistics.duplicates import ImageHashTable, ShardRows
 from detloom.components.dataset_validator.statistics.image_sample import ImageSample
 from detloom.components.dataset_validator.statistics.split_statistics import Histogram, Offenders, SplitStatistics
 from detloom.schemas.errors import InputError
@@ -34,7 +34,7 @@ class Collected:
     """
 
     splits: dict[str, SplitStatistics] = field(default_factory=dict)
-    images: ImageTable = field(default_factory=ImageTable)
+    images: ImageHashTable = field(default_factory=ImageHashTable)
     sample: ImageSample = field(default_factory=ImageSample)
     anchors: AnchorFit | None = None
 
@@ -89,7 +89,7 @@ def decode_collected(data: bytes, where: str, generator: AnchorGenerator | None)
         names = [each.name for each in fields(ShardRows)][2:]
         return Collected(
             splits={name: _statistics_of(plain) for name, plain in head["splits"].items()},
-            images=ImageTable(
+            images=ImageHashTable(
                 [
                     ShardRows(str(split), str(path), **{name: next(arrays) for name in names})
                     for split, path in head["images"]

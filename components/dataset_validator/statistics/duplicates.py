@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detloom.components.dataset_validator.statistics.image_sample import Place
+from detloom.components.dataset_validator.statistics.image_sample import RecordPlace
 from detloom.components.similarity.near_duplicates import (
     DuplicateReport,
     find_equal,
@@ -49,7 +49,7 @@ class RowBuilder:
         self._split, self._path = split, path
         self._rows: list[tuple[bytes, int, int, int, int, bool]] = []
 
-    def add(self, place: Place, content_hash: int, perceptual_hash: int | None) -> None:
+    def add(self, place: RecordPlace, content_hash: int, perceptual_hash: int | None) -> None:
         key = place.record_key.encode("utf-8", "replace")[:_MAX_KEY_BYTES]
         has_hash = perceptual_hash is not None
         self._rows.append((key, place.number, place.offset, content_hash, perceptual_hash or 0, has_hash))
@@ -71,12 +71,12 @@ class RowBuilder:
 
 
 @dataclass
-class ImageTable:
+class ImageHashTable:
     """All images of all splits; the parts are in any order."""
 
     parts: list[ShardRows] = field(default_factory=list)
 
-    def merge(self, other: "ImageTable") -> None:
+    def merge(self, other: "ImageHashTable") -> None:
         self.parts.extend(other.parts)
 
     def sorted_rows(self, splits: Sequence[str]) -> "ImageRows":
@@ -120,8 +120,8 @@ class ImageRows:
     perceptual_hashes_N: npt.NDArray[np.uint64]
     has_perceptual_hash_N: npt.NDArray[np.bool_]
 
-    def place(self, row: int) -> Place:
-        return Place(
+    def place(self, row: int) -> RecordPlace:
+        return RecordPlace(
             split=self.splits[self.split_indices_N[row]],
             record_key=bytes(self.keys_N[row]).decode("utf-8", "replace"),
             path=self.paths[self.path_indices_N[row]],
@@ -148,7 +148,7 @@ class Duplicates:
     near: DuplicateReport | None
     max_distance: int
 
-    def places(self, max_groups: int, max_members: int) -> list[Place]:
+    def places(self, max_groups: int, max_members: int) -> list[RecordPlace]:
         """Return where the first members of the first groups are stored, to show them on the page."""
         groups = [group for found in (self.exact, self.near) if found for group in found.groups[:max_groups]]
         return [self.rows.place(row) for group in groups for row in group.members[:max_members]]
@@ -183,7 +183,7 @@ class Duplicates:
         }
 
 
-def find_duplicates(table: ImageTable, splits: Sequence[str], train_split: str, checks: DataChecks) -> Duplicates:
+def find_duplicates(table: ImageHashTable, splits: Sequence[str], train_split: str, checks: DataChecks) -> Duplicates:
     """Compare all images; counts "across" splits are images of other splits with a duplicate in `train_split`."""
     rows = table.sorted_rows(splits)
     train_index = splits.index(train_split) if train_split in splits else None

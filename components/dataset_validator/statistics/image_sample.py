@@ -25,7 +25,7 @@ MAX_CLASSES = 400  # classes with places, those with the smallest ids; a page ca
 _SHOWN_PER_SPLIT, _SHOWN_PER_CLASS, _SHOWN_CLASSES = 6, 1, 24
 
 
-class Place(NamedTuple):
+class RecordPlace(NamedTuple):
     """Location of a record: `number` is its index in the file, `offset` its byte offset in the uncompressed content."""
 
     split: str
@@ -35,7 +35,7 @@ class Place(NamedTuple):
     offset: int
 
 
-_Ranked = tuple[Any, Place]
+_Ranked = tuple[Any, RecordPlace]
 
 
 @dataclass
@@ -46,7 +46,7 @@ class ImageSample:
     _places: dict[str, list[_Ranked]] = field(default_factory=dict)
     _class_ids: set[int] = field(default_factory=set)
 
-    def add(self, place: Place, class_ids: Iterable[int], problems: Iterable[str] = ()) -> None:
+    def add(self, place: RecordPlace, class_ids: Iterable[int], problems: Iterable[str] = ()) -> None:
         """Consider one record; `problems` are the names of the checks that it affects."""
         rank = hash_text(f"{place.split}/{place.record_key}")
         self._insert(f"sample:{place.split}", (rank, place), self.max_per_split)
@@ -70,12 +70,14 @@ class ImageSample:
     @classmethod
     def of_plain(cls, plain: Mapping[str, Any]) -> "ImageSample":
         places = {
-            str(topic): [(tuple(rank) if isinstance(rank, list) else rank, Place(*place)) for rank, place in ranked]
+            str(topic): [
+                (tuple(rank) if isinstance(rank, list) else rank, RecordPlace(*place)) for rank, place in ranked
+            ]
             for topic, ranked in plain["places"].items()
         }
         return cls(int(plain["max_per_split"]), places, {int(class_id) for class_id in plain["class_ids"]})
 
-    def places(self, topic: str) -> list[Place]:
+    def places(self, topic: str) -> list[RecordPlace]:
         """Return the places of a topic in order of rank; empty for a topic that did not occur."""
         return [place for _, place in self._places.get(topic, [])]
 
@@ -102,7 +104,7 @@ class ImageSample:
             self._places.pop(f"class:{dropped}", None)
 
 
-def choose(sample: ImageSample, label_map: LabelMap, splits: Sequence[str]) -> list[tuple[str, Place]]:
+def choose(sample: ImageSample, label_map: LabelMap, splits: Sequence[str]) -> list[tuple[str, RecordPlace]]:
     """Return topic and place of each image on the validator's page, in page order: problems, samples, classes.
 
     Topics are "problem:<check>", "sample" and "class:<class name>"; one place can occur in several.
@@ -117,16 +119,16 @@ def choose(sample: ImageSample, label_map: LabelMap, splits: Sequence[str]) -> l
     return chosen
 
 
-def read_places(places: Iterable[Place]) -> Iterator[tuple[Place, bytes]]:
+def read_places(places: Iterable[RecordPlace]) -> Iterator[tuple[RecordPlace, bytes]]:
     """Read the records at these places, file by file; skip those that their file does not contain."""
-    by_path: dict[str, list[Place]] = defaultdict(list)
+    by_path: dict[str, list[RecordPlace]] = defaultdict(list)
     for place in places:
         by_path[place.path].append(place)
     for path, in_file in by_path.items():
         yield from _read_file(path, in_file)
 
 
-def _read_file(path: str, places: Sequence[Place]) -> Iterator[tuple[Place, bytes]]:
+def _read_file(path: str, places: Sequence[RecordPlace]) -> Iterator[tuple[RecordPlace, bytes]]:
     if path.endswith(".gz"):
         yield from _read_by_number(path, {place.number: place for place in places})
         return
@@ -142,7 +144,7 @@ def _read_file(path: str, places: Sequence[Place]) -> Iterator[tuple[Place, byte
         return
 
 
-def _read_by_number(path: str, places: Mapping[int, Place]) -> Iterator[tuple[Place, bytes]]:
+def _read_by_number(path: str, places: Mapping[int, RecordPlace]) -> Iterator[tuple[RecordPlace, bytes]]:
     try:
         for number, (_, serialized) in enumerate(itertools.islice(read_records(path), max(places) + 1)):
             if number in places:

@@ -6,10 +6,10 @@ from html import escape
 from typing import Any, TypeVar
 
 from detloom.components.evaluator.analysis.bootstrap import ClassInterval, Interval
-from detloom.components.evaluator.analysis.calibration import Calibration
+from detloom.components.evaluator.analysis.confidence_calibration import Calibration
 from detloom.components.evaluator.analysis.confusion import Confusion
 from detloom.components.evaluator.analysis.error_types import ErrorType
-from detloom.components.evaluator.comparison import Comparison
+from detloom.components.evaluator.baseline_comparison import Comparison
 from detloom.components.evaluator.measurements import ClassCurve, ErrorCosts
 from detloom.components.evaluator.report.tables import (
     MAX_ROWS,

@@ -5,7 +5,7 @@ from typing import Any
 
 from detloom.components.evaluator.analysis.average_precision import OperatingPoint
 from detloom.components.evaluator.analysis.bootstrap import Interval
-from detloom.components.evaluator.evaluation import Evaluation
+from detloom.components.evaluator.evaluation_result import EvaluationResult
 from detloom.components.evaluator.measurements import Measurements
 from detloom.components.pages.formats import format_count, format_number, format_signed, shorten
 from detloom.trainer_module.evaluation.coco_metrics import NO_VALUE, ClassMetrics
@@ -16,7 +16,7 @@ _COMPARED = ("AP", "AP50")  # of each class with the baseline
 _NOTE = {"title": "", "is_number": False}
 
 
-def class_table(evaluation: Evaluation) -> Json:
+def class_table(evaluation: EvaluationResult) -> Json:
     """Build a row per class with metrics and operating points; at most 500 classes, those with the most boxes."""
     baseline = evaluation.baseline
     before = {row.class_id: row for row in baseline.coco.per_class} if baseline else {}

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable
 
-from detloom.components.evaluator.decision import Decision, Gate, Override, capitalize
-from detloom.components.evaluator.evaluation import Evaluation, ModelCosts
+from detloom.components.evaluator.blessing import BlessingDecision
+from detloom.components.evaluator.evaluation_result import EvaluationResult, ModelCosts
+from detloom.components.evaluator.gates import Gate, capitalize
 from detloom.components.evaluator.measurements import Measurements
 from detloom.components.evaluator.report.tables import Json, change_of, format_interval, measured
 from detloom.components.pages.formats import (
@@ -14,6 +15,7 @@ from detloom.components.pages.formats import (
     shorten,
 )
 from detloom.schemas.contracts.metric_names import KEYPOINT_METRIC_NAMES, METRIC_NAMES
+from detloom.schemas.run_file.evaluator_and_gates import Override
 from detloom.trainer_module.evaluation.coco_metrics import CocoMetrics
 from detloom.trainer_module.evaluation.keypoint_metrics import KeypointMetrics
 
@@ -76,7 +78,7 @@ _VOC_NAMES = {
 }
 
 
-def headline(decision: Decision) -> tuple[str, str]:
+def headline(decision: BlessingDecision) -> tuple[str, str]:
     """Return the verdict in words and as a CSS class."""
     if decision.override is not None and decision.blessed:
         return "Blessed by override", "warned"
@@ -85,7 +87,7 @@ def headline(decision: Decision) -> tuple[str, str]:
     return ("Blessed", "passed") if decision.blessed else ("Not blessed", "failed")
 
 
-def next_step(decision: Decision) -> str:
+def next_step(decision: BlessingDecision) -> str:
     """Return a sentence about what follows from the decision."""
     if decision.blessed:
         return "Next: the Pusher of the pipeline pushes this model. Without a pipeline, push it with detloom push."
@@ -95,7 +97,7 @@ def next_step(decision: Decision) -> str:
     )
 
 
-def key_numbers(evaluation: Evaluation) -> list[tuple[str, str, str]]:
+def key_numbers(evaluation: EvaluationResult) -> list[tuple[str, str, str]]:
     """Return the main numbers as (name, number, note)."""
     candidate, comparison = evaluation.candidate.coco, evaluation.comparison
     interval = format_interval(comparison.candidate.AP, format_number)
@@ -123,7 +125,7 @@ def key_numbers(evaluation: Evaluation) -> list[tuple[str, str, str]]:
     return result
 
 
-def variant_rows(evaluation: Evaluation) -> list[Json]:
+def variant_rows(evaluation: EvaluationResult) -> list[Json]:
     """Return rows with the AP of the SavedModel and of the TFLite variants."""
     before = measured(evaluation.candidate.coco.AP)
     values = {name: measured(metrics.AP) for name, metrics in evaluation.variants.items()}
@@ -241,7 +243,7 @@ def _metric_row(name: str, meaning: str, value: float | None, before: float | No
     }
 
 
-def cost_rows(evaluation: Evaluation) -> list[Json]:
+def cost_rows(evaluation: EvaluationResult) -> list[Json]:
     """Return rows with latency and size of the models; empty if nothing was measured."""
     models = (("Candidate", evaluation.candidate_costs), ("Baseline", evaluation.baseline_costs))
     return [_cost_row(name, costs) for name, costs in models if costs != ModelCosts()]
@@ -258,7 +260,7 @@ def _cost_row(name: str, costs: ModelCosts) -> Json:
     }
 
 
-def run_lines(evaluation: Evaluation) -> list[tuple[str, str]]:
+def run_lines(evaluation: EvaluationResult) -> list[tuple[str, str]]:
     resampled = evaluation.comparison.candidate
     confidence = format_share_digits(resampled.confidence)
     text = f"{confidence} % bootstrap intervals from {format_count(resampled.num_resamples)} resamples of the images"

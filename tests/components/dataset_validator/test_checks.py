@@ -7,7 +7,7 @@ import pytest
 
 from detloom.components.dataset_validator.checks import run_checks
 from detloom.components.dataset_validator.drift import describe_drift
-from detloom.components.dataset_validator.findings import Evidence, format_apart
+from detloom.components.dataset_validator.findings import CheckEvidence, format_apart
 from detloom.components.dataset_validator.params import DatasetValidatorParams
 from detloom.components.dataset_validator.report.build_report import summarize
 from detloom.components.dataset_validator.statistics.model_input import ModelInput
@@ -49,7 +49,7 @@ def run(statistics, *, checks=None, exact=None, near=None, drift=None, anchors=N
     changed = {
         name: dataclasses.replace(getattr(DataChecks(), name), **changes) for name, changes in (checks or {}).items()
     }
-    evidence = Evidence(
+    evidence = CheckEvidence(
         statistics=statistics,
         label_map=LABEL_MAP,
         params=DatasetValidatorParams(checks=DataChecks(**changed), model_input=model, **params),

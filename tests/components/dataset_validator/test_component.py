@@ -15,7 +15,7 @@ from detloom.components.dataset_validator.component import DatasetValidator
 from detloom.components.dataset_validator.executor import Executor
 from detloom.components.dataset_validator.params import DatasetValidatorParams
 from detloom.components.dataset_validator.validate import validate
-from detloom.components.evaluation_needs import EvaluationNeeds
+from detloom.components.evaluation_requirements import EvaluationRequirements
 from detloom.components.properties import arguments_of
 from detloom.schemas.contracts.label_map import LabelMap, format_label_map, write_label_map
 from detloom.schemas.errors import InputError
@@ -100,13 +100,13 @@ def test_a_label_map_that_differs_from_that_of_the_examples_is_refused(artifacts
 
 
 def test_data_that_the_evaluation_cannot_use_are_refused_before_training(artifacts):
-    unknown = EvaluationNeeds(class_metrics=("AP50/dgo",))
+    unknown = EvaluationRequirements(class_metrics=("AP50/dgo",))
     with pytest.raises(InputError, match=r"gates: got the metric 'AP50/dgo'.*'dog'"):
         run(artifacts, DatasetValidatorParams(evaluation=unknown))
     slices = (ImageSlices(feature="image/camera"),)
-    run(artifacts, DatasetValidatorParams(evaluation=EvaluationNeeds(image_slices=slices)))  # no such split
+    run(artifacts, DatasetValidatorParams(evaluation=EvaluationRequirements(image_slices=slices)))  # no such split
     with pytest.raises(InputError, match="image/camera"):
-        run(artifacts, DatasetValidatorParams(evaluation=EvaluationNeeds(image_slices=slices, split="eval")))
+        run(artifacts, DatasetValidatorParams(evaluation=EvaluationRequirements(image_slices=slices, split="eval")))
 
 
 def test_the_executor_path_is_stable():

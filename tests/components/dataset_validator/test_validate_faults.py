@@ -3,7 +3,7 @@
 import pytest
 from reliability_matrix.faults import kill_at_every_step
 
-from detloom.components.dataset_validator.report.report import write_report
+from detloom.components.dataset_validator.report.validation_page import write_report
 from detloom.components.dataset_validator.validate import LOCK_FILE, validate_examples
 from detloom.components.storage.output_lock import hold_output
 from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, LabelMap, write_label_map

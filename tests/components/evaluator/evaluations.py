@@ -4,9 +4,10 @@ import datetime
 
 import numpy as np
 
-from detloom.components.evaluator.comparison import compare
-from detloom.components.evaluator.decision import Evidence, Latency, decide
-from detloom.components.evaluator.evaluation import Evaluation, ModelCosts, ReportImage, ReportObject
+from detloom.components.evaluator.baseline_comparison import compare
+from detloom.components.evaluator.blessing import decide
+from detloom.components.evaluator.evaluation_result import EvaluationResult, ModelCosts, ReportImage, ReportObject
+from detloom.components.evaluator.gates import GateEvidence, Latency
 from detloom.components.evaluator.measurements import MeasureOptions, Split, measure
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.run_file.evaluator_and_gates import (
@@ -69,7 +70,7 @@ def make_evaluation(
     candidate = measure(split, models[0], options)
     baseline = measure(split, models[1], options) if has_baseline else None
     comparison = compare(candidate, baseline, split.label_map, BaselineGate(num_resamples=100))
-    evidence = Evidence(candidate=candidate, baseline=baseline, ap_change=comparison.ap_change, latency=LATENCY)
+    evidence = GateEvidence(candidate=candidate, baseline=baseline, ap_change=comparison.ap_change, latency=LATENCY)
     values = {
         "split": split,
         "file_names": [f"{image.image_id}.jpg" for image in split.ground_truth],
@@ -81,7 +82,7 @@ def make_evaluation(
         "candidate_costs": ModelCosts(latency=LATENCY, model_bytes=3 * 2**20),
         "lines": [("Split", "test: 3 images, 3 boxes")],
     }
-    return Evaluation(**{**values, **more})
+    return EvaluationResult(**{**values, **more})
 
 
 def make_object(layer="candidate", outcome="true", steps=(90,), label="cat 0.90", **changes):

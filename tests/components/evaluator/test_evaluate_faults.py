@@ -8,11 +8,11 @@ import pytest
 import tensorflow as tf
 from reliability_matrix.faults import kill_at_every_step
 
-from detloom.components.evaluator import evaluate as module
-from detloom.components.evaluator.evaluate import EvaluationInputs, evaluate
+from detloom.components.evaluator import evaluate_exported as module
+from detloom.components.evaluator.evaluate_exported import EvaluationInputs, evaluate
 from detloom.components.evaluator.params import EvaluatorParams
-from detloom.components.evaluator.report import report
-from detloom.components.evaluator.report.report import LOCK_FILE, PAGE_FILE, write_report
+from detloom.components.evaluator.report import output_files as report
+from detloom.components.evaluator.report.output_files import LOCK_FILE, PAGE_FILE, write_report
 from detloom.components.storage.output_lock import hold_output
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.evaluator_and_gates import BaselineGate, Evaluator, Gates, LatencyGate

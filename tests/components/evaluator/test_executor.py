@@ -14,7 +14,7 @@ from detloom.components.artifact_types import CurvesForUi, DatasetReport, Metric
 from detloom.components.evaluator import executor
 from detloom.components.evaluator.executor import Executor
 from detloom.components.evaluator.params import EvaluatorParams
-from detloom.components.evaluator.report.report import DETECTIONS_FILE, METRICS_FILE, PAGE_FILE
+from detloom.components.evaluator.report.output_files import DETECTIONS_FILE, METRICS_FILE, PAGE_FILE
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.evaluator_and_gates import BaselineGate, Evaluator, Gates, LatencyGate, MetricFloor
 

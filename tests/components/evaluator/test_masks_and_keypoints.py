@@ -7,13 +7,13 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from detloom.components.evaluator.evaluate import EvaluationInputs, evaluate
-from detloom.components.evaluator.evaluate_files import FileInputs, evaluate_files
+from detloom.components.evaluator.evaluate_coco_files import FileInputs, evaluate_files
+from detloom.components.evaluator.evaluate_exported import EvaluationInputs, evaluate
 from detloom.components.evaluator.image_record import ImageRecord, decode_record, encode_record
 from detloom.components.evaluator.inference import parse_record
+from detloom.components.evaluator.mask_and_keypoint_truth import WantedShapes
 from detloom.components.evaluator.measurements import Split, measure_keypoints
 from detloom.components.evaluator.params import EvaluatorParams
-from detloom.components.evaluator.truth_shapes import WantedShapes
 from detloom.schemas.contracts.label_map import LabelMap, format_label_map
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.evaluator_and_gates import BaselineGate, Evaluator, Gates, LatencyGate, MetricFloor

@@ -3,9 +3,9 @@ import math
 
 import pytest
 
-from detloom.components.evaluator.comparison import compare
+from detloom.components.evaluator.baseline_comparison import compare
 from detloom.components.evaluator.measurements import MeasureOptions, Split, measure
-from detloom.components.evaluator.report.report import confidence_metrics, confusion_matrix
+from detloom.components.evaluator.report.output_files import confidence_metrics, confusion_matrix
 from detloom.schemas.run_file.evaluator_and_gates import BaselineGate, ImageSlices, ObjectSlices, SizeBin
 from detloom.trainer_module.evaluation.coco_metrics import compute_coco_metrics
 

@@ -152,7 +152,7 @@ def write_run(folder, examples, config):
 
 
 def write_evaluation(folder, evaluation):
-    from detloom.components.evaluator.report.report import write_report
+    from detloom.components.evaluator.report.output_files import write_report
 
     folder.mkdir(parents=True)
     write_report(str(folder), evaluation, [])

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from detloom.components.evaluator.evaluation import ModelCosts
+from detloom.components.evaluator.evaluation_result import ModelCosts
 from detloom.components.model_card.card import CardInputs, build_card, write_card
 from detloom.components.model_card.data_facts import DataSource
 from detloom.components.model_card.document import build_document
@@ -183,7 +183,7 @@ def test_limits_follow_from_the_numbers(make_inputs):
 
 
 def test_the_first_limit_of_an_unblessed_model_says_so(make_inputs, evaluations, tmp_path):
-    from detloom.components.evaluator.report.report import write_report
+    from detloom.components.evaluator.report.output_files import write_report
     from detloom.schemas.run_file.evaluator_and_gates import Gates, MetricFloor
 
     gates = Gates(floors=(MetricFloor(metric="APs", min=0.5),))  # there is no small object
@@ -195,7 +195,7 @@ def test_the_first_limit_of_an_unblessed_model_says_so(make_inputs, evaluations,
 
 
 def test_tflite_variants_have_size_and_metrics(make_inputs, own_folders, evaluations):
-    from detloom.components.evaluator.report.report import write_report
+    from detloom.components.evaluator.report.output_files import write_report
 
     (own_folders / "model/Format-TFLite").mkdir()
     for name, size in (("float16", 300), ("int8", 100)):
@@ -360,7 +360,7 @@ def test_a_training_of_another_model_is_refused(make_inputs, own_folders):
 
 
 def test_missing_latency_is_shown_as_not_measured(make_inputs, evaluations, tmp_path):
-    from detloom.components.evaluator.report.report import write_report
+    from detloom.components.evaluator.report.output_files import write_report
 
     (tmp_path / "evaluation").mkdir()
     write_report(str(tmp_path / "evaluation"), evaluations.make_evaluation(candidate_costs=ModelCosts()), [])

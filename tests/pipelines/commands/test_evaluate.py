@@ -11,7 +11,7 @@ from detloom.schemas.model.config import InputReader
 from detloom.schemas.presets.presets import find_preset
 from detloom.schemas.reading.typed_dict import to_canonical_json
 from detloom.trainer_module.evaluation.coco_metrics import CocoMetrics
-from detloom.trainer_module.evaluation.evaluate import Evaluation
+from detloom.trainer_module.evaluation.split_evaluator import Evaluation
 from detloom.trainer_module.training import follow_checkpoints as watch
 from detloom.trainer_module.training.follow_checkpoints import CheckpointEvaluation, WatchOptions, WatchResult
 

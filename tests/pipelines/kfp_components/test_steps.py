@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from kfp import dsl
 
-from detloom.components.evaluator.decision import Decision
+from detloom.components.evaluator.blessing import BlessingDecision
 from detloom.components.pusher.atomic_push import PushResult, RolledBackError
 from detloom.pipelines.kfp_components import steps
 from detloom.schemas.contracts.metric_names import METRIC_NAMES
@@ -55,7 +55,7 @@ def push(tmp_path, monkeypatch):
             return PushResult(version=3, address="/serving/3", digest="", previous_version=None, is_new=True)
 
         monkeypatch.setattr("detloom.components.pusher.atomic_push.push_model", push_model)
-        decision = Decision(blessed=blessed, reason="AP50 0.900 is at least 0.700", gates=())
+        decision = BlessingDecision(blessed=blessed, reason="AP50 0.900 is at least 0.700", gates=())
         (Path(evaluation.path) / "decision.json").write_text(json.dumps(decision.to_dict()))
         address = tmp_path / "address"
         steps.push(model, evaluation, "/serving", address=str(address), **arguments)

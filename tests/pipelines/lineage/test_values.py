@@ -2,7 +2,7 @@ import pytest
 from ml_metadata.proto import metadata_store_pb2 as pb
 
 from detloom.components.artifact_types import DatasetReport
-from detloom.components.evaluator.report import report as evaluation_report
+from detloom.components.evaluator.report import output_files as evaluation_report
 from detloom.pipelines.lineage import values
 from detloom.trainer_module.run_state import train_result
 from detloom.trainer_module.weights import own_checkpoint

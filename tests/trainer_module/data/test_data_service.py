@@ -23,7 +23,7 @@ from detloom.trainer_module.data.data_service import (
     watched_servers,
 )
 from detloom.trainer_module.data.input_pipeline import build_train_dataset
-from detloom.trainer_module.evaluation.evaluate import bad_records_as_input_errors
+from detloom.trainer_module.evaluation.split_evaluator import bad_records_as_input_errors
 
 LABEL_MAP = LabelMap(((1, "a"), (7, "b")))
 

@@ -19,7 +19,7 @@ from detloom.trainer_module.data.input_pipeline import broken_example_keys, buil
 from detloom.trainer_module.detectors import supported
 from detloom.trainer_module.detectors.detector import Keypoints
 from detloom.trainer_module.detectors.one_stage.family import SsdFamily
-from detloom.trainer_module.evaluation.evaluate import as_training_batch
+from detloom.trainer_module.evaluation.split_evaluator import as_training_batch
 
 LABEL_MAP = LabelMap(((1, "car"), (7, "person")))
 KEYPOINTS = Keypoints("person", ("head", "foot"), (0.05, 0.05))

@@ -11,7 +11,7 @@ from detloom.schemas.contracts.metric_names import METRIC_NAMES
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.config import EarlyStopping
 from detloom.trainer_module.evaluation.coco_metrics import CocoMetrics
-from detloom.trainer_module.evaluation.evaluate import Evaluation
+from detloom.trainer_module.evaluation.split_evaluator import Evaluation
 from detloom.trainer_module.run_state import evaluations
 from detloom.trainer_module.run_state.evaluations import BestCheckpoints, EvaluationHistory
 from detloom.trainer_module.weights.own_checkpoint import find_best_weights

@@ -7,7 +7,7 @@ from PIL import Image
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 
 from detloom.trainer_module.evaluation.coco_metrics import ClassMetrics, CocoMetrics
-from detloom.trainer_module.evaluation.evaluate import Evaluation
+from detloom.trainer_module.evaluation.split_evaluator import Evaluation
 from detloom.trainer_module.run_state import train_log_and_tensorboard
 from detloom.trainer_module.run_state.train_log_and_tensorboard import LOG_FILE, TENSORBOARD_DIR, TrainingLog
 

@@ -10,7 +10,7 @@ from detloom.schemas.contracts.metric_names import METRIC_NAMES
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.detectors.families import build_detector
 from detloom.trainer_module.evaluation.coco_metrics import CocoMetrics
-from detloom.trainer_module.evaluation.evaluate import Evaluation
+from detloom.trainer_module.evaluation.split_evaluator import Evaluation
 from detloom.trainer_module.run_state.run_folder import write_settings
 from detloom.trainer_module.run_state.train_result import SUMMARY_FILE
 from detloom.trainer_module.training import follow_checkpoints as watch
@@ -51,7 +51,7 @@ def measured(monkeypatch, detector):
             numbers = {**dict.fromkeys(METRIC_NAMES, value), "per_class": (), "num_images": 1, "num_boxes": 1}
             return Evaluation(metrics=CocoMetrics(**numbers), losses={"loss": 1.0}, num_images=1, seconds=0.0)
 
-    monkeypatch.setattr(watch, "Evaluator", WeightAsMetric)
+    monkeypatch.setattr(watch, "SplitEvaluator", WeightAsMetric)
     monkeypatch.setattr(watch, "build_detector", lambda model, label_map: detector)
 
 

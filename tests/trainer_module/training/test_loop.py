@@ -15,7 +15,7 @@ from detloom.schemas.model.optimizers import ConstantLearningRate, MomentumOptim
 from detloom.schemas.reading.typed_dict import from_json
 from detloom.trainer_module.detectors.families import build_detector
 from detloom.trainer_module.evaluation.coco_metrics import CocoMetrics
-from detloom.trainer_module.evaluation.evaluate import Evaluation, Evaluator
+from detloom.trainer_module.evaluation.split_evaluator import Evaluation, SplitEvaluator
 from detloom.trainer_module.export.saved_model import export_saved_model
 from detloom.trainer_module.run_state import run_checkpoints
 from detloom.trainer_module.run_state.nonfinite import NONFINITE_FILE
@@ -65,7 +65,7 @@ def measured(monkeypatch):
                 raise KeyboardInterrupt
             return evaluation_of(value)
 
-        monkeypatch.setattr(Evaluator, "__call__", measure)
+        monkeypatch.setattr(SplitEvaluator, "__call__", measure)
 
     return set_values
 

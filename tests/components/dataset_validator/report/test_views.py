@@ -10,7 +10,7 @@ from PIL import Image
 
 from detloom.components.dataset_validator.report.views import MAX_DRAWN_BOXES, DrawnImage, draw_images
 from detloom.components.dataset_validator.statistics.image_sample import (
-    Place,
+    RecordPlace,
 )
 from detloom.schemas.contracts.label_map import LabelMap
 
@@ -23,7 +23,7 @@ def places_in(path, records, split="train"):
     """Return the places of records written to one file."""
     offset, found = 0, []
     for number, record in enumerate(records):
-        found.append(Place(split, f"img_{number}", str(path), number, offset))
+        found.append(RecordPlace(split, f"img_{number}", str(path), number, offset))
         offset += 16 + len(record)
     return found
 
@@ -69,10 +69,10 @@ def test_records_that_cannot_be_drawn_are_omitted(tmp_path, make_example, write_
     no_image = tf.train.Example().SerializeToString()
     records = [make_example([BOX]), b"no example", no_image]
     path = write_records(tmp_path / "shard", records)
-    missing = Place("train", "gone", str(tmp_path / "gone"), 0, 0)
-    missing_gz = Place("train", "gone", str(tmp_path / "gone.gz"), 0, 0)
-    beyond = Place("train", "beyond", str(path), 9, 10**12)
-    inside = Place("train", "inside", str(path), 9, 5)  # not the start of a record, so its length is meaningless
+    missing = RecordPlace("train", "gone", str(tmp_path / "gone"), 0, 0)
+    missing_gz = RecordPlace("train", "gone", str(tmp_path / "gone.gz"), 0, 0)
+    beyond = RecordPlace("train", "beyond", str(path), 9, 10**12)
+    inside = RecordPlace("train", "inside", str(path), 9, 5)  # not the start of a record, so its length is meaningless
     places = [missing, missing_gz, beyond, inside, *places_in(path, records)]
     assert list(draw_images(places, LABEL_MAP, max_pixels=MAX_PIXELS)) == [("train", "img_0")]
 

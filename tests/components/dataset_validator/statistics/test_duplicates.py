@@ -2,14 +2,14 @@
 
 import pickle
 
-from detloom.components.dataset_validator.statistics.duplicates import ImageTable, RowBuilder
-from detloom.components.dataset_validator.statistics.image_sample import Place
+from detloom.components.dataset_validator.statistics.duplicates import ImageHashTable, RowBuilder
+from detloom.components.dataset_validator.statistics.image_sample import RecordPlace
 
 
 def make_part(split, path, *rows):
     builder = RowBuilder(split, path)
     for number, (key, content_hash, perceptual_hash) in enumerate(rows):
-        builder.add(Place(split, key, path, number, 100 * number), content_hash, perceptual_hash)
+        builder.add(RecordPlace(split, key, path, number, 100 * number), content_hash, perceptual_hash)
     return builder.build()
 
 
@@ -20,28 +20,28 @@ def test_rows_are_sorted_by_split_and_key():
         make_part("eval", "/e/0", ("a", 9, 90)),
     ]
     for order in (parts, parts[::-1]):
-        rows = ImageTable(list(order)).sorted_rows(["train", "eval"])
+        rows = ImageHashTable(list(order)).sorted_rows(["train", "eval"])
         assert rows.content_hashes_N.tolist() == [1, 2, 3, 4, 9]
         assert rows.perceptual_hashes_N.tolist() == [10, 20, 30, 0, 90]
         assert rows.has_perceptual_hash_N.tolist() == [True, True, True, False, True]
         assert rows.split_indices_N.tolist() == [0, 0, 0, 0, 1]
-        assert rows.place(1) == Place("train", "b", "/t/1", 0, 0)
-        assert rows.place(3) == Place("train", "d", "/t/1", 1, 100)
+        assert rows.place(1) == RecordPlace("train", "b", "/t/1", 0, 0)
+        assert rows.place(3) == RecordPlace("train", "d", "/t/1", 1, 100)
 
 
 def test_hashes_keep_all_64_bits():
     largest = 2**64 - 1
-    rows = ImageTable([make_part("train", "/t", ("a", largest, largest))]).sorted_rows(["train"])
+    rows = ImageHashTable([make_part("train", "/t", ("a", largest, largest))]).sorted_rows(["train"])
     assert (int(rows.content_hashes_N[0]), int(rows.perceptual_hashes_N[0])) == (largest, largest)
 
 
 def test_long_or_invalid_keys_are_cut_and_replaced():
-    rows = ImageTable([make_part("train", "/t", ("é" * 1000, 1, 1), ("\ud800", 2, 2))]).sorted_rows(["train"])
+    rows = ImageHashTable([make_part("train", "/t", ("é" * 1000, 1, 1), ("\ud800", 2, 2))]).sorted_rows(["train"])
     assert sorted(rows.place(row).record_key for row in (0, 1)) == ["?", "é" * 60]
 
 
 def test_an_empty_table_has_no_rows():
-    for table in (ImageTable(), ImageTable([make_part("train", "/t")])):
+    for table in (ImageHashTable(), ImageHashTable([make_part("train", "/t")])):
         rows = table.sorted_rows(["train"])
         assert (len(rows.keys_N), len(rows.perceptual_hashes_N), len(rows.split_indices_N)) == (0, 0, 0)
 

@@ -11,7 +11,7 @@ from detloom.components.dataset_validator.statistics.image_sample import (
     MAX_PER_PROBLEM,
     MAX_PER_SPLIT,
     ImageSample,
-    Place,
+    RecordPlace,
     choose,
 )
 from detloom.schemas.contracts.label_map import LabelMap
@@ -20,7 +20,7 @@ LABEL_MAP = LabelMap.from_names(["cat", "dog"])
 
 
 def place(number, split="train", path="shard", offset=0):
-    return Place(split, f"img_{number:04d}", path, number, offset)
+    return RecordPlace(split, f"img_{number:04d}", path, number, offset)
 
 
 def sample_of(places, class_ids=(1,), problems=()):

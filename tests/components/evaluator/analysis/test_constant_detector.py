@@ -3,9 +3,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from detloom.components.evaluator import comparison
+from detloom.components.evaluator import baseline_comparison as comparison
 from detloom.components.evaluator.analysis.constant_detector import constant_detections
-from detloom.components.evaluator.comparison import compare_with_constant
+from detloom.components.evaluator.baseline_comparison import compare_with_constant
 from detloom.components.evaluator.measurements import MeasureOptions, Split, measure
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.run_file.evaluator_and_gates import BaselineGate

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from detloom.components.evaluator.evaluation import assess, measure_model
+from detloom.components.evaluator.evaluation_result import assess, measure_model
 from detloom.components.evaluator.measurements import Split
-from detloom.components.evaluator.report.images import draw_image, plan_images
-from detloom.components.evaluator.report.page import format_page
+from detloom.components.evaluator.report.example_images import draw_image, plan_images
+from detloom.components.evaluator.report.render_page import format_page
 from detloom.components.pages.formats import format_number, format_signed
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.run_file.evaluator_and_gates import BaselineGate, Evaluator, Gates

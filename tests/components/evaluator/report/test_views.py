@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from detloom.components.evaluator.analysis.bootstrap import Interval
-from detloom.components.evaluator.analysis.calibration import Calibration, ScoreBin
+from detloom.components.evaluator.analysis.confidence_calibration import Calibration, ScoreBin
 from detloom.components.evaluator.analysis.confusion import Confusion
 from detloom.components.evaluator.analysis.error_types import ErrorType
-from detloom.components.evaluator.decision import Gate
+from detloom.components.evaluator.gates import Gate
 from detloom.components.evaluator.measurements import ClassCurve, ErrorCosts
 from detloom.components.evaluator.report import charts as charts
 from detloom.components.evaluator.report import views as views

@@ -8,7 +8,7 @@ from detloom.schemas.contracts import detections as names
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.model.config import Eval, InputReader, Monitoring, Train, TrainEvalConfig
 from detloom.schemas.model.optimizers import AdamOptimizer, ConstantLearningRate
-from detloom.trainer_module.evaluation.evaluate import Evaluator
+from detloom.trainer_module.evaluation.split_evaluator import SplitEvaluator
 from detloom.trainer_module.export.saved_model import export_saved_model
 from detloom.trainer_module.training.loop import train
 
@@ -64,7 +64,7 @@ def kill(*_: object) -> None:
 def test_a_killed_run_draws_the_same_samples_after_it_resumed(config, shards, tmp_path, monkeypatch):
     train(config, RED_GREEN, *shards, tmp_path / "whole")
     with monkeypatch.context() as patch:
-        patch.setattr(Evaluator, "__call__", kill)
+        patch.setattr(SplitEvaluator, "__call__", kill)
         with pytest.raises(KeyboardInterrupt):
             train(config, RED_GREEN, *shards, tmp_path / "killed")
     train(config, RED_GREEN, *shards, tmp_path / "killed")

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from detloom.components.evaluator.decision import Latency
-from detloom.components.evaluator.evaluation import ModelCosts, assess, measure_model
+from detloom.components.evaluator.evaluation_result import ModelCosts, assess, measure_model
+from detloom.components.evaluator.gates import Latency
 from detloom.components.evaluator.measurements import Split
 from detloom.schemas.run_file.evaluator_and_gates import (
     BaselineGate,
@@ -83,6 +83,7 @@ def test_an_override_is_valid_until_its_last_day(models):
 
 
 def test_an_evaluation_of_detections_needs_neither_tensorflow_nor_beam():
-    code = "import sys, detloom.components.evaluator.evaluation; print({'tensorflow', 'apache_beam'} & {*sys.modules})"
+    code = "import sys, detloom.components.evaluator.evaluation_result as _\n"
+    code += "print({'tensorflow', 'apache_beam'} & {*sys.modules})"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout == "set()\n"

@@ -3,7 +3,7 @@ import re
 
 import pytest
 
-from detloom.components.dataset_validator.report.report import REPORT_HTML, render_html, write_report
+from detloom.components.dataset_validator.report.validation_page import REPORT_HTML, render_html, write_report
 from detloom.components.dataset_validator.report.views import DrawnImage
 from detloom.components.properties import DATASET_REPORT_FILE
 

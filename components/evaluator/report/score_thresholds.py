@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detloom.components.evaluator.evaluation import Evaluation
+from detloom.components.evaluator.evaluation_result import EvaluationResult
 from detloom.components.evaluator.measurements import Measurements
 from detloom.components.evaluator.report.tables import Json, change_of, columns_of, name_cell, number_cell
 from detloom.components.pages.formats import format_count, format_signed
@@ -129,7 +129,7 @@ def _format_counts(counts: Sequence[int]) -> str:
     return ",".join(str(count) if count else "" for count in counts)
 
 
-def threshold_view(evaluation: Evaluation) -> Json:
+def threshold_view(evaluation: EvaluationResult) -> Json:
     """Build the sliders of the models and the table at their first thresholds; at most 200 classes."""
     names, models = ["Candidate"], [evaluation.candidate]
     if evaluation.baseline is not None:

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from detloom.components.evaluator.analysis.calibration import measure_calibration
+from detloom.components.evaluator.analysis.confidence_calibration import measure_calibration
 from detloom.trainer_module.evaluation.matches import match_detections
 
 

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from detloom.components.evaluator.comparison import Comparison, compare, compare_with_constant
-from detloom.components.evaluator.decision import Decision, Evidence, Latency, decide, needs_constant
+from detloom.components.evaluator.baseline_comparison import Comparison, compare, compare_with_constant
+from detloom.components.evaluator.blessing import BlessingDecision, decide
+from detloom.components.evaluator.gates import GateEvidence, Latency, needs_constant
 from detloom.components.evaluator.measurements import Measurements, MeasureOptions, Split, measure
 from detloom.schemas.contracts.detections import TFLITE_INT8
 from detloom.schemas.run_file.evaluator_and_gates import Evaluator, Gates
@@ -81,7 +82,7 @@ class ModelCosts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluation:
+class EvaluationResult:
     """Everything that is reported.
 
     Attributes:
@@ -101,7 +102,7 @@ class Evaluation:
     candidate: Measurements
     baseline: Measurements | None
     comparison: Comparison
-    decision: Decision
+    decision: BlessingDecision
     candidate_costs: ModelCosts = field(default_factory=ModelCosts)
     baseline_costs: ModelCosts = field(default_factory=ModelCosts)
     variants: Mapping[str, CocoMetrics] = field(default_factory=dict)
@@ -159,12 +160,12 @@ def assess(
     contract_problem: str | None = None,
     variants: Mapping[str, CocoMetrics] | None = None,
     today: datetime.date | None = None,
-) -> Evaluation:
+) -> EvaluationResult:
     """Compare the models and decide on the blessing.
 
     Args:
         baseline_problem: why an existing baseline was not measured, as the end of a sentence.
-        is_blessed_already: see `Evidence`.
+        is_blessed_already: see `GateEvidence`.
         contract_problem: how the candidate violates the serving contract, as a sentence.
         variants: COCO metrics of the candidate's TFLite variants, by name.
         today: date used to check whether an override is still valid; None means the current date.
@@ -174,7 +175,7 @@ def assess(
     gain = None
     if needs_constant(gates, is_blessed_already=is_blessed_already):
         gain = compare_with_constant(candidate.measurements, candidate.detections, split, gates.baseline)
-    evidence = Evidence(
+    evidence = GateEvidence(
         candidate=candidate.measurements,
         baseline=before,
         baseline_problem=baseline_problem,
@@ -187,7 +188,7 @@ def assess(
         contract_problem=contract_problem,
         int8_ap=_int8_ap(variants or {}),
     )
-    return Evaluation(
+    return EvaluationResult(
         split=split,
         file_names=file_names,
         detections=candidate.detections,

@@ -17,8 +17,8 @@ from detloom.trainer_module.detectors.detector import Keypoints
 from detloom.trainer_module.detectors.families import build_detector
 from detloom.trainer_module.detectors.one_stage.family import SsdFamily
 from detloom.trainer_module.evaluation.coco_metrics import ClassMetrics, CocoMetrics
-from detloom.trainer_module.evaluation.evaluate import Evaluation, Evaluator, as_training_batch
 from detloom.trainer_module.evaluation.keypoint_metrics import KeypointMetrics
+from detloom.trainer_module.evaluation.split_evaluator import Evaluation, SplitEvaluator, as_training_batch
 
 LABEL_MAP = LabelMap.from_names(["red", "green"])
 BOXES = ((0.125, 0.125, 0.5, 0.5), (0.25, 0.5, 0.75, 1.0), (0.0, 0.0, 0.25, 0.25))
@@ -82,7 +82,7 @@ def test_detections_are_matched_with_the_ground_truth_of_their_image(dataset_of,
 
     Recall ends at 4 of 7, with a precision of at most 4/5 up to there: 0.8 at the recalls 0, 0.01, ... 0.57.
     """
-    evaluation = Evaluator(outlines_of(BOXES[:1]), *dataset_of(five_images))()
+    evaluation = SplitEvaluator(outlines_of(BOXES[:1]), *dataset_of(five_images))()
     assert evaluation.num_images == 5
     assert evaluation.metrics.num_boxes == 7
     assert evaluation.value_of("AR100") == pytest.approx(4 / 7)
@@ -101,9 +101,9 @@ def test_losses_of_keypoints_are_no_metrics_of_keypoints():
 
 def test_losses_are_means_over_the_images_and_loss_is_their_sum(dataset_of, five_images):
     """The batches have 2, 2 and 1 images with 0 + 1, 2 + 3 and 1 boxes: (2 * 1 + 2 * 5 + 1 * 1) / 5."""
-    evaluator = Evaluator(outlines_of(BOXES), *dataset_of(five_images))
+    evaluator = SplitEvaluator(outlines_of(BOXES), *dataset_of(five_images))
     assert evaluator().losses == pytest.approx({"loss": 3.1, "class_loss": 2.6, "box_loss": 0.5})
-    assert Evaluator(outlines_of(BOXES), *dataset_of(five_images), with_losses=False)().losses == {}
+    assert SplitEvaluator(outlines_of(BOXES), *dataset_of(five_images), with_losses=False)().losses == {}
 
 
 @pytest.mark.slow
@@ -111,10 +111,10 @@ def test_metrics_of_a_real_network_are_repeatable_and_independent_of_losses(smal
     """They are bit-equal, and one graph serves all shapes."""
     tf.keras.utils.set_random_seed(0)
     detector = build_detector(small_config.model, LABEL_MAP)
-    evaluator = Evaluator(detector, *dataset_of(five_images))
+    evaluator = SplitEvaluator(detector, *dataset_of(five_images))
     first, second = evaluator(), evaluator()
     assert (first.metrics, first.losses) == (second.metrics, second.losses)
-    assert first.metrics == Evaluator(detector, *dataset_of(five_images), with_losses=False)().metrics
+    assert first.metrics == SplitEvaluator(detector, *dataset_of(five_images), with_losses=False)().metrics
     assert evaluator._measure.experimental_get_tracing_count() == 1
     expected = dict.fromkeys(detector.loss_names, 0.0)
     for batch, weight in zip(dataset_of(five_images)[0], (2, 2, 1), strict=True):
@@ -157,7 +157,7 @@ def test_centernet_losses_support_padded_images(
     config = changed(tiny_config, {"model": model})
     file = str(write_records(tmp_path / "data", [make_example(BOXES[:2], image_hw=(48, 96)), make_example()]))
     dataset = build_eval_dataset(config, LABEL_MAP, [file], batch_size=2)
-    evaluator = Evaluator(build_detector(model, LABEL_MAP), dataset)
+    evaluator = SplitEvaluator(build_detector(model, LABEL_MAP), dataset)
     found, losses = evaluator._measure_batch(next(iter(dataset)))  # eager: tracing takes seconds
     assert set(losses) == {"class_loss", "size_loss", "offset_loss"}
     assert all(np.isfinite(loss) for loss in losses.values())
@@ -166,20 +166,20 @@ def test_centernet_losses_support_padded_images(
 
 def test_split_without_boxes_has_no_metrics_and_an_explanation(dataset_of, make_example):
     dataset, files = dataset_of([make_example(name="a"), make_example(name="b"), make_example(name="c")])
-    evaluation = Evaluator(outlines_of(BOXES), dataset, files)()
+    evaluation = SplitEvaluator(outlines_of(BOXES), dataset, files)()
     assert (evaluation.value_of("AP"), evaluation.explain("AP")) == (-1.0, "no ground truth")
     assert (evaluation.value_of("AP/red"), evaluation.explain("AP/red")) == (-1.0, "no ground truth of this class")
     assert "AP -1.000, AP50 -1.000 (-1: no ground truth), loss 0.500" in evaluation.sentence()
 
 
 def test_split_without_images_is_refused(dataset_of):
-    evaluator = Evaluator(outlines_of(BOXES), *dataset_of([]))
+    evaluator = SplitEvaluator(outlines_of(BOXES), *dataset_of([]))
     with pytest.raises(InputError, match="Split-eval: got no image"):
         evaluator()
 
 
 def test_unusable_record_is_named_in_one_sentence(dataset_of, make_example):
-    evaluator = Evaluator(outlines_of(BOXES), *dataset_of([make_example(BOXES[:1], [7])]))
+    evaluator = SplitEvaluator(outlines_of(BOXES), *dataset_of([make_example(BOXES[:1], [7])]))
     with pytest.raises(InputError, match=r"Split-eval: .*class id") as caught:
         evaluator()
     assert "\n" not in str(caught.value)
@@ -247,7 +247,7 @@ def test_masks_and_keypoints_are_measured_with_their_boxes(
 
     detector.detections = detections
     keypoints = Keypoints("red", ("top", "bottom"), (0.05, 0.05))
-    evaluation = Evaluator(detector, dataset, keypoints=keypoints)()
+    evaluation = SplitEvaluator(detector, dataset, keypoints=keypoints)()
     assert evaluation.value_of("AP") == pytest.approx(1)
     assert evaluation.value_of("keypoint_AP") == pytest.approx(1)
     assert 0.5 < evaluation.value_of("mask_AP") <= 1
@@ -257,7 +257,7 @@ def test_masks_and_keypoints_are_measured_with_their_boxes(
     assert {"mask_AP50", "keypoint_ARl", "mask_AP/green"} <= set(evaluation.numbers())
     assert evaluation.explain("mask_AP/green") == "no ground truth of this class"
     assert Evaluation.from_dict(json.loads(json.dumps(evaluation.to_dict()))) == evaluation
-    plain = Evaluator(detector, dataset)()
+    plain = SplitEvaluator(detector, dataset)()
     assert plain.keypoint_metrics is None
     with pytest.raises(InputError, match="'keypoint_AP', allowed in this evaluation"):
         plain.value_of("keypoint_AP")

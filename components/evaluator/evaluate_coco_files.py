@@ -8,17 +8,23 @@ from typing import Any
 
 from absl import logging
 
-from detloom.components.evaluation_needs import EvaluationNeeds
+from detloom.components.evaluation_requirements import EvaluationRequirements
 from detloom.components.evaluator.coco_file_metrics import (
     compute_coco_file_metrics,
     compute_coco_keypoint_metrics,
     iou_types_of,
 )
 from detloom.components.evaluator.coco_files import CocoSplit, read_coco_detections, read_coco_ground_truth
-from detloom.components.evaluator.evaluation import Evaluation, MeasuredModel, ReportImage, assess, measure_model
+from detloom.components.evaluator.evaluation_result import (
+    EvaluationResult,
+    MeasuredModel,
+    ReportImage,
+    assess,
+    measure_model,
+)
 from detloom.components.evaluator.params import EvaluatorParams
-from detloom.components.evaluator.report.images import ImagePlan, draw_image, plan_images
-from detloom.components.evaluator.report.report import LOCK_FILE, write_report
+from detloom.components.evaluator.report.example_images import ImagePlan, draw_image, plan_images
+from detloom.components.evaluator.report.output_files import LOCK_FILE, write_report
 from detloom.components.storage.output_lock import hold_output
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.drawing.draw import decode_image_rgb
@@ -40,7 +46,7 @@ class FileInputs:
 class FileEvaluation:
     """An evaluation, and the metrics of masks (`segm`) and `keypoints` if the files have them."""
 
-    evaluation: Evaluation
+    evaluation: EvaluationResult
     candidate_others: Mapping[str, Any]
     baseline_others: Mapping[str, Any] | None
 
@@ -53,7 +59,7 @@ def evaluate_files(inputs: FileInputs, params: EvaluatorParams, out_dir: Path) -
         InputError: invalid COCO files, or a slice feature that the ground truth lacks.
     """
     truth = read_coco_ground_truth(inputs.ground_truth)
-    EvaluationNeeds.of_settings(params.settings, params.gates, str(inputs.ground_truth)).check_features(
+    EvaluationRequirements.of_settings(params.settings, params.gates, str(inputs.ground_truth)).check_features(
         truth.split.features
     )
     paths = _find_images(truth.file_names, inputs.images_dir)
@@ -115,7 +121,7 @@ def _find_images(file_names: Sequence[str], images_dir: Path | None) -> dict[str
     return paths
 
 
-def _draw(plans: Sequence[ImagePlan], evaluation: Evaluation, paths: Mapping[str, Path]) -> list[ReportImage]:
+def _draw(plans: Sequence[ImagePlan], evaluation: EvaluationResult, paths: Mapping[str, Path]) -> list[ReportImage]:
     """Draw the images that exist and can be read."""
     images = []
     for plan in plans:

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from detloom.components.evaluator.report.image_views import image_groups, layers_of
+from detloom.components.evaluator.report.drawn_images import image_groups, layers_of
 
 _SPEC = importlib.util.spec_from_file_location("evaluations", Path(__file__).parents[1] / "evaluations.py")
 evaluations = importlib.util.module_from_spec(_SPEC)

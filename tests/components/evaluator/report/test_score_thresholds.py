@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from detloom.components.evaluator.measurements import MeasureOptions, Split, measure
-from detloom.components.evaluator.report import thresholds
+from detloom.components.evaluator.report import score_thresholds as thresholds
 
 _SPEC = importlib.util.spec_from_file_location("evaluations", Path(__file__).parents[1] / "evaluations.py")
 evaluations = importlib.util.module_from_spec(_SPEC)

@@ -1,6 +1,6 @@
 import pytest
 
-from detloom.components.evaluation_needs import EvaluationNeeds
+from detloom.components.evaluation_requirements import EvaluationRequirements
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.evaluator_and_gates import Evaluator, Gates, ImageSlices, MetricChange, MetricFloor
@@ -11,13 +11,13 @@ FEATURES = [{"image/camera": ("north",), "image/hour": (8.0,)}, {"tags": ("wet",
 
 
 def needs(*slices, gates=NO_GATES):
-    return EvaluationNeeds.of_settings(Evaluator(image_slices=slices), gates, "test")
+    return EvaluationRequirements.of_settings(Evaluator(image_slices=slices), gates, "test")
 
 
 def test_settings_that_only_change_the_decision_are_no_needs():
     gates = Gates(floors=(MetricFloor(metric="AP", min=0.5), MetricFloor(metric="AP50/dog", min=0.1)))
     by_property = ImageSlices(by="num_boxes", edges=(1,))
-    assert needs(by_property, gates=gates) == EvaluationNeeds(class_metrics=("AP50/dog",))
+    assert needs(by_property, gates=gates) == EvaluationRequirements(class_metrics=("AP50/dog",))
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ import numpy.typing as npt
 from PIL import Image
 
 from detloom.components.evaluator.analysis.error_types import DetectionError, ErrorType
-from detloom.components.evaluator.comparison import ImageChange, ImageScore
-from detloom.components.evaluator.evaluation import Evaluation, ImageKind, ReportImage, ReportObject
+from detloom.components.evaluator.baseline_comparison import ImageChange, ImageScore
+from detloom.components.evaluator.evaluation_result import EvaluationResult, ImageKind, ReportImage, ReportObject
 from detloom.components.evaluator.measurements import Measurements, Split
-from detloom.components.evaluator.report.thresholds import MIN_DRAWN_SCORE, ScoreSteps
+from detloom.components.evaluator.report.score_thresholds import MIN_DRAWN_SCORE, ScoreSteps
 from detloom.components.pages.formats import jpeg_data_uri
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.trainer_module.boxes.masks import decode_mask
@@ -69,7 +69,9 @@ class ImagePlan:
     objects: tuple[PlannedObject, ...]
 
 
-def plan_images(evaluation: Evaluation, num_each: int, *, baseline: Sequence[ImageDetections] = ()) -> list[ImagePlan]:
+def plan_images(
+    evaluation: EvaluationResult, num_each: int, *, baseline: Sequence[ImageDetections] = ()
+) -> list[ImagePlan]:
     """Select at most `num_each` images of every kind, without duplicates within a kind.
 
     Args:

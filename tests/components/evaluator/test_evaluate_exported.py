@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from detloom.components.evaluator import evaluate as module
-from detloom.components.evaluator.evaluate import EvaluationInputs, evaluate
+from detloom.components.evaluator import evaluate_exported as module
+from detloom.components.evaluator.evaluate_exported import EvaluationInputs, evaluate
 from detloom.components.evaluator.image_record import ImageRecord
 from detloom.components.evaluator.params import EvaluatorParams
 from detloom.components.evaluator.record_table import RecordTable

@@ -25,7 +25,7 @@ _NUM_LOOKED_AT = 100  # examples that are searched for features
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluationNeeds:
+class EvaluationRequirements:
     """Classes and features that an evaluation finds in the data, or fails.
 
     Attributes:
@@ -39,7 +39,7 @@ class EvaluationNeeds:
     split: str = "test"
 
     @classmethod
-    def of_settings(cls, settings: Evaluator, gates: Gates, split: str) -> "EvaluationNeeds":
+    def of_settings(cls, settings: Evaluator, gates: Gates, split: str) -> "EvaluationRequirements":
         metrics = [each.metric for each in gates.floors] + [each.metric for each in gates.changes]
         return cls(
             class_metrics=tuple(sorted({metric for metric in metrics if "/" in metric})),

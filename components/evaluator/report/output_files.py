@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import tensorflow as tf
 
 from detloom.components.evaluator.analysis.average_precision import measure_curve
-from detloom.components.evaluator.evaluation import Evaluation, ReportImage
+from detloom.components.evaluator.evaluation_result import EvaluationResult, ReportImage
 from detloom.components.evaluator.measurements import Measurements
-from detloom.components.evaluator.report.page import format_page
+from detloom.components.evaluator.report.render_page import format_page
 from detloom.components.storage.storage import open_storage
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.contracts.metric_names import KEYPOINT, KEYPOINT_METRIC_NAMES, MASK, METRIC_NAMES
@@ -29,7 +29,7 @@ from detloom.trainer_module.evaluation.matches import IOU_50
 
 METRICS_FILE = "metrics.json"  # CocoMetrics of "candidate" and "baseline" (or null), and of "variants" by name; of
 # detectors that have them, "masks" and "keypoints" with both
-DECISION_FILE = "decision.json"  # Decision
+DECISION_FILE = "decision.json"  # BlessingDecision
 ANALYSIS_FILE = "analysis.json"  # see `format_analysis`
 GROUND_TRUTH_FILE = "ground_truth.json"  # COCO annotations; `file_name` is the source id, `features` are for slices
 DETECTIONS_FILE = "detections.json"  # COCO results of the candidate, image ids as in GROUND_TRUTH_FILE
@@ -56,7 +56,7 @@ _OPTIONAL_COLUMNS = {  # of detectors that return them, as in COCO results
 }
 
 
-def write_report(folder: str, evaluation: Evaluation, images: Sequence[ReportImage]) -> None:
+def write_report(folder: str, evaluation: EvaluationResult, images: Sequence[ReportImage]) -> None:
     """Write the files into `folder`, which must exist; it may be on any file system that TensorFlow supports.
 
     The page is written last: if it exists, all other files exist.
@@ -92,7 +92,7 @@ def write_report(folder: str, evaluation: Evaluation, images: Sequence[ReportIma
     storage.replace_files(contents)
 
 
-def _shape_metrics(evaluation: Evaluation) -> dict[str, Any]:
+def _shape_metrics(evaluation: EvaluationResult) -> dict[str, Any]:
     """Return the metrics of `masks` and `keypoints` of both models, if the candidate has them."""
     found: dict[str, Any] = {}
     for name in ("masks", "keypoints"):
@@ -103,7 +103,7 @@ def _shape_metrics(evaluation: Evaluation) -> dict[str, Any]:
     return found
 
 
-def _write_tensorboard(folder: str, evaluation: Evaluation) -> None:
+def _write_tensorboard(folder: str, evaluation: EvaluationResult) -> None:
     writer = tf.summary.create_file_writer(folder)
     with writer.as_default(step=0):
         for name, value in metric_properties(evaluation).items():
@@ -112,7 +112,7 @@ def _write_tensorboard(folder: str, evaluation: Evaluation) -> None:
     writer.close()
 
 
-def format_analysis(evaluation: Evaluation) -> dict[str, Any]:
+def format_analysis(evaluation: EvaluationResult) -> dict[str, Any]:
     """Convert `Measurements` and `ModelCosts` of both models and the `Comparison` to JSON values."""
     baseline = evaluation.baseline
     return {
@@ -122,7 +122,7 @@ def format_analysis(evaluation: Evaluation) -> dict[str, Any]:
     }
 
 
-def _format_comparison(evaluation: Evaluation) -> dict[str, Any]:
+def _format_comparison(evaluation: EvaluationResult) -> dict[str, Any]:
     """Convert the comparison, with image ids as in the other files instead of positions."""
     comparison, truth = evaluation.comparison, evaluation.split.ground_truth
     changes = [
@@ -137,7 +137,7 @@ def _format_comparison(evaluation: Evaluation) -> dict[str, Any]:
     return {**asdict(replace(comparison, changes=())), "changes": changes}
 
 
-def _ground_truth_pieces(evaluation: Evaluation) -> Iterator[str]:
+def _ground_truth_pieces(evaluation: EvaluationResult) -> Iterator[str]:
     """Yield the JSON text of a COCO annotation file."""
     categories = _format_ground_truth(evaluation, 0, 0, 0, ())["categories"]
     flags = [
@@ -160,7 +160,7 @@ def _ground_truth_pieces(evaluation: Evaluation) -> Iterator[str]:
 
 
 def _format_ground_truth(
-    evaluation: Evaluation, start: int, stop: int, num_before: int, flags: Sequence[tuple[str, str]]
+    evaluation: EvaluationResult, start: int, stop: int, num_before: int, flags: Sequence[tuple[str, str]]
 ) -> dict[str, Any]:
     """Format the images from `start` to before `stop` like a COCO annotation file.
 
@@ -186,7 +186,7 @@ def _format_ground_truth(
     return content
 
 
-def _results(evaluation: Evaluation) -> Iterator[list[dict[str, Any]]]:
+def _results(evaluation: EvaluationResult) -> Iterator[list[dict[str, Any]]]:
     """Yield the candidate's detections as rows of a COCO results file, for a part of the images at a time."""
     truth, found = evaluation.split.ground_truth, evaluation.detections
     for start in range(0, len(truth), _IMAGES_AT_ONCE):
@@ -207,7 +207,7 @@ def _flags(image: ImageGroundTruth, attribute: str) -> npt.NDArray[np.bool_]:
     return np.zeros(len(image.class_ids), bool) if values is None else np.asarray(values, bool)
 
 
-def _write_table(file: IO[bytes], results: Iterable[list[dict[str, Any]]], evaluation: Evaluation) -> None:
+def _write_table(file: IO[bytes], results: Iterable[list[dict[str, Any]]], evaluation: EvaluationResult) -> None:
     """Write the detections as a Parquet file, with a row group for each part."""
     names_by_id = dict(
         zip((image.image_id for image in evaluation.split.ground_truth), evaluation.file_names, strict=True)
@@ -250,7 +250,7 @@ def _json_text(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
-def metric_properties(evaluation: Evaluation) -> dict[str, float]:
+def metric_properties(evaluation: EvaluationResult) -> dict[str, float]:
     """Return numbers by name for a `system.Metrics` artifact, without unmeasured ones and rare classes."""
     coco = evaluation.candidate.coco
     numbers = {name: coco.value_of(name) for name in METRIC_NAMES if coco.explain(name) is None}

@@ -10,8 +10,8 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.util import event_pb2
 
-from detloom.components.evaluator.decision import Decision
-from detloom.components.evaluator.report import report
+from detloom.components.evaluator.blessing import BlessingDecision
+from detloom.components.evaluator.report import output_files as report
 from detloom.trainer_module.evaluation.coco_metrics import CocoMetrics
 
 _SPEC = importlib.util.spec_from_file_location("evaluations", Path(__file__).parents[1] / "evaluations.py")
@@ -70,7 +70,7 @@ def test_metrics_of_both_models_survive_a_round_trip(folder, evaluation):
 
 
 def test_the_decision_survives_a_round_trip(folder, evaluation):
-    assert Decision.from_dict(read(folder, report.DECISION_FILE)) == evaluation.decision
+    assert BlessingDecision.from_dict(read(folder, report.DECISION_FILE)) == evaluation.decision
 
 
 def test_the_analysis_uses_image_ids(folder, evaluation):

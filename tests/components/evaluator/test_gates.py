@@ -5,7 +5,8 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from detloom.components.evaluator.analysis.bootstrap import Interval
-from detloom.components.evaluator.decision import Decision, Evidence, Latency, decide
+from detloom.components.evaluator.blessing import BlessingDecision, decide
+from detloom.components.evaluator.gates import GateEvidence, Latency
 from detloom.schemas.run_file.evaluator_and_gates import (
     BaselineGate,
     Gates,
@@ -35,7 +36,7 @@ def make_decision(candidate=None, baseline=None, gates=FLOOR, today=TODAY, **evi
     """Decide for a candidate and an optional baseline, given as dictionaries of metrics."""
     before = None if baseline is None else Numbers(baseline)
     evidence = {"gain_over_constant": Interval(value=0.4, low=0.3, high=0.5), **evidence}
-    return decide(Evidence(candidate=Numbers(candidate or {}), baseline=before, **evidence), gates, today)
+    return decide(GateEvidence(candidate=Numbers(candidate or {}), baseline=before, **evidence), gates, today)
 
 
 def gate_of(decision, name):
@@ -359,4 +360,4 @@ def test_the_sentence_begins_with_the_verdict():
 @pytest.mark.parametrize("gates", [FLOOR, replace(FLOOR, override=OVERRIDE)])
 def test_a_decision_survives_json(gates):
     decision = make_decision({"AP50": 0.4}, {}, gates, ap_change=Interval(value=0.0, low=-0.1, high=0.1))
-    assert Decision.from_dict(json.loads(json.dumps(decision.to_dict()))) == decision
+    assert BlessingDecision.from_dict(json.loads(json.dumps(decision.to_dict()))) == decision

@@ -1,4 +1,4 @@
-from detloom.components.evaluator.comparison import ImageScore, find_changes, score_images
+from detloom.components.evaluator.baseline_comparison import ImageScore, find_changes, score_images
 from detloom.trainer_module.evaluation.matches import match_detections
 
 CAT, DOG = (1, 0, 0, 20, 20), (3, 40, 40, 80, 80)

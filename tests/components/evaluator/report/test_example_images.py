@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from detloom.components.evaluator.evaluation import assess, measure_model
+from detloom.components.evaluator.evaluation_result import assess, measure_model
 from detloom.components.evaluator.measurements import Split
-from detloom.components.evaluator.report.images import draw_image, plan_images
+from detloom.components.evaluator.report.example_images import draw_image, plan_images
 from detloom.schemas.run_file.evaluator_and_gates import BaselineGate, Evaluator, Gates
 from detloom.trainer_module.boxes.masks import encode_masks
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from detloom.components.evaluator.report.page import format_page, summary_markdown
+from detloom.components.evaluator.report.render_page import format_page, summary_markdown
 from detloom.components.pages.formats import escape_markdown
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.run_file.evaluator_and_gates import Gates, MetricFloor, Override
@@ -191,6 +191,6 @@ def test_markdown_and_html_are_escaped_in_the_summary():
 
 @pytest.mark.slow
 def test_the_page_needs_no_tensorflow():
-    code = "import sys, detloom.components.evaluator.report.page; print('tensorflow' in sys.modules)"
+    code = "import sys, detloom.components.evaluator.report.render_page; print('tensorflow' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert run.stdout == "False\n"

@@ -3,8 +3,8 @@ import re
 import numpy as np
 import pytest
 
-from detloom.components.evaluator.checks import check_truth, find_contract_problem, find_unusable
 from detloom.components.evaluator.image_record import ImageRecord
+from detloom.components.evaluator.model_output_checks import check_truth, find_contract_problem, find_unusable
 from detloom.components.evaluator.record_table import RecordTable
 from detloom.schemas.contracts import detections as names
 from detloom.schemas.contracts.label_map import LabelMap

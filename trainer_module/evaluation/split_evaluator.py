@@ -149,7 +149,7 @@ class Evaluation:
         return cls(**{**values, **read})
 
 
-class Evaluator:
+class SplitEvaluator:
     """Evaluates a detector with its current weights at each call, on one split; the graph is built once.
 
     Each batch passes the network once, for detections and losses. The boxes of the split are kept in memory, and masks

@@ -1,22 +1,20 @@
-"""Apply the gates: turn measurements into a decision with a reason; no I/O."""
+"""The rules of the gates: compare the measurements of a model with the limits of the run file; no I/O."""
 
-import datetime
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, Protocol
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, Protocol
 
 from detloom.components.evaluator.analysis.bootstrap import Interval
 from detloom.schemas.contracts.metric_names import KEYPOINT, MASK
-from detloom.schemas.run_file.evaluator_and_gates import Gates, MetricChange, MetricFloor, Override
+from detloom.schemas.run_file.evaluator_and_gates import Gates, MetricChange, MetricFloor
 
 _ROUNDING = 1e-9  # metrics are means of quotients: a floor of 1.0 must not fail by rounding
 _MIB = 2**20
-_CONTRACT = "contract of the model"
+CONTRACT = "contract of the model"
 _BASELINE = "AP against the baseline, change at least"
-_CONSTANT = "AP50 against a detector that ignores the image, lower end of the interval above"
+CONSTANT = "AP50 against a detector that ignores the image, lower end of the interval above"
 
 Verdict = Literal["passed", "failed", "skipped", "waived"]  # waived: the run file gives a reason
-Difference = Literal["better", "worse", "none"]
 
 
 class Measured(Protocol):
@@ -36,7 +34,7 @@ class Latency:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evidence:
+class GateEvidence:
     """The inputs of a decision; None means not measured.
 
     Attributes:
@@ -81,55 +79,8 @@ class Gate:
     is_change: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class Decision:
-    """The verdict; `reason` is one sentence with the numbers that decided, without the verdict.
-
-    Attributes:
-        difference: whether the difference in AP to the baseline is significant; None without a baseline.
-        override: the override that blessed the candidate although gates failed.
-    """
-
-    blessed: bool
-    reason: str
-    gates: tuple[Gate, ...]
-    baseline_problem: str | None = None
-    difference: Difference | None = None
-    override: Override | None = None
-
-    @property
-    def sentence(self) -> str:
-        """The verdict and the reason."""
-        return f"{'Blessed' if self.blessed else 'Not blessed'}: {self.reason}"
-
-    def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "gates": [asdict(gate) for gate in self.gates]}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "Decision":
-        override = Override(**values["override"]) if values["override"] else None
-        return cls(**{**values, "gates": tuple(Gate(**gate) for gate in values["gates"]), "override": override})
-
-
-def decide(evidence: Evidence, gates: Gates, today: datetime.date) -> Decision:
-    """Bless the candidate if all gates pass; a gate whose value could not be measured fails."""
-    results = tuple(_check_all(evidence, gates))
-    failed = [gate for gate in results if gate.verdict == "failed"]
-    override = gates.override if failed and evidence.contract_problem is None else None
-    if override is not None and today > datetime.date.fromisoformat(override.until):
-        override = None
-    blessed = not failed or override is not None
-    return Decision(
-        blessed=blessed,
-        reason=_reason(evidence, gates, results, override),
-        gates=results,
-        baseline_problem=evidence.baseline_problem,
-        difference=_difference(evidence.ap_change),
-        override=override,
-    )
-
-
-def _check_all(evidence: Evidence, gates: Gates) -> Iterator[Gate]:
+def check_gates(evidence: GateEvidence, gates: Gates) -> Iterator[Gate]:
+    """Check all gates; one whose value could not be measured fails."""
     yield _check_contract(evidence.contract_problem)
     for floor in gates.floors:
         yield _check_floor(evidence.candidate, floor)
@@ -149,7 +100,7 @@ def _check_all(evidence: Evidence, gates: Gates) -> Iterator[Gate]:
 def _check_contract(problem: str | None) -> Gate:
     sentence = problem or "the model fulfils the serving contract"
     return Gate(
-        name=_CONTRACT,
+        name=CONTRACT,
         value=None,
         threshold=None,
         verdict="passed" if problem is None else "failed",
@@ -167,7 +118,7 @@ def _check_floor(candidate: Measured, floor: MetricFloor) -> Gate:
     return _gate(f"{name}, at least", value, floor.min, value is not None and _is_at_least(value, floor.min), sentence)
 
 
-def _check_presence(evidence: Evidence, gates: Gates) -> Gate:
+def _check_presence(evidence: GateEvidence, gates: Gates) -> Gate:
     """Check the baseline gate without a baseline that can be compared."""
     gate = gates.baseline
     value, why_not = evidence.candidate.find_value("AP", "")
@@ -194,7 +145,7 @@ def _check_presence(evidence: Evidence, gates: Gates) -> Gate:
 
 
 def needs_constant(gates: Gates, *, is_blessed_already: bool) -> bool:
-    """Return whether a decision needs `Evidence.gain_over_constant`."""
+    """Return whether a decision needs `GateEvidence.gain_over_constant`."""
     return not (is_blessed_already or _has_floor(gates) or gates.no_floor_reason)
 
 
@@ -208,12 +159,12 @@ def _check_constant(gain: Interval | None, gates: Gates) -> Gate:
     if gates.no_floor_reason:
         reason = gates.no_floor_reason.strip().rstrip(".")
         sentence = f"no floor is set, and the built-in one is switched off ({reason})"
-        return Gate(name=_CONSTANT, value=None, threshold=0.0, verdict="waived", sentence=sentence, is_change=True)
-    low = None if gain is None or _is_blind(gain) else gain.low
+        return Gate(name=CONSTANT, value=None, threshold=0.0, verdict="waived", sentence=sentence, is_change=True)
+    low = None if gain is None or is_blind(gain) else gain.low
     if gain is None or gain.value is None or low is None:
         unknown = "whether the model is better than a detector that ignores the image"
         sentence = f"no floor above 0 is set, and these images do not show {unknown}; set gates.floors"
-        return _gate(_CONSTANT, None, 0.0, False, sentence, is_change=True)
+        return _gate(CONSTANT, None, 0.0, False, sentence, is_change=True)
     assert gain.high is not None
     found = (
         f"AP50 differs by {gain.value:+.3f} ({gates.baseline.confidence:.0%} interval {low:+.3f} to {gain.high:+.3f}) "
@@ -221,10 +172,10 @@ def _check_constant(gain: Interval | None, gates: Gates) -> Gate:
     )
     passed = low > 0
     sentence = found if passed else f"{found}, required: significantly above, or gates.floors"
-    return _gate(_CONSTANT, low, 0.0, passed, sentence, is_change=True)
+    return _gate(CONSTANT, low, 0.0, passed, sentence, is_change=True)
 
 
-def _check_ap_change(evidence: Evidence, gates: Gates) -> Gate:
+def _check_ap_change(evidence: GateEvidence, gates: Gates) -> Gate:
     """Check the change of AP against the baseline, considering its confidence interval."""
     gate, threshold = gates.baseline, gates.baseline.min_ap_change
     value, why_not = evidence.candidate.find_value("AP", "")
@@ -251,15 +202,15 @@ def _check_ap_change(evidence: Evidence, gates: Gates) -> Gate:
 
 def _is_unsure(interval: Interval | None, threshold: float) -> bool:
     """Return True if the images do not show on which side of the threshold the difference is."""
-    return interval is not None and (interval.holds(threshold) or _is_blind(interval))
+    return interval is not None and (interval.holds(threshold) or is_blind(interval))
 
 
-def _is_blind(interval: Interval) -> bool:
+def is_blind(interval: Interval) -> bool:
     """Return True if the interval has zero width because all objects are in one image."""
     return interval.low == interval.high and interval.value != 0
 
 
-def _check_change(evidence: Evidence, required: MetricChange) -> Gate:
+def _check_change(evidence: GateEvidence, required: MetricChange) -> Gate:
     metric = _name(required.metric, required.slice)
     name = f"{metric} against the baseline, change at least"
     if evidence.baseline is None:
@@ -280,7 +231,7 @@ def _check_change(evidence: Evidence, required: MetricChange) -> Gate:
     return _gate(name, change, required.min_change, passed, sentence, is_change=True)
 
 
-def _check_latency(evidence: Evidence, gates: Gates) -> Iterator[Gate]:
+def _check_latency(evidence: GateEvidence, gates: Gates) -> Iterator[Gate]:
     limits, found, before = gates.latency, evidence.latency, evidence.baseline_latency
     if limits.max_median_ms is not None:
         yield _at_most("median latency in ms", found.median_ms if found else None, limits.max_median_ms, "the latency")
@@ -297,7 +248,7 @@ def _check_latency(evidence: Evidence, gates: Gates) -> Iterator[Gate]:
             yield _at_most(name, ratio, limits.max_ratio, "the latency")
 
 
-def _check_int8(evidence: Evidence, max_drop: float) -> Gate:
+def _check_int8(evidence: GateEvidence, max_drop: float) -> Gate:
     value, why_not = evidence.candidate.find_value("AP", "")
     drop = None if value is None or evidence.int8_ap is None else value - evidence.int8_ap
     reason = why_not or "the model has no int8 TFLite variant that can be measured"
@@ -325,37 +276,6 @@ def _is_at_least(value: float, threshold: float) -> bool:
 
 def _name(metric: str, slice_name: str) -> str:
     return f"{metric} of {slice_name}" if slice_name else metric
-
-
-def _difference(ap_change: Interval | None) -> Difference | None:
-    if ap_change is None or ap_change.low is None or ap_change.high is None:
-        return None
-    if ap_change.holds(0):
-        return "none"
-    if _is_blind(ap_change):
-        return None
-    return "better" if ap_change.low > 0 else "worse"
-
-
-def _reason(evidence: Evidence, gates: Gates, results: tuple[Gate, ...], override: Override | None) -> str:
-    failed = "; ".join(gate.sentence for gate in results if gate.verdict == "failed")
-    if override is not None:
-        why = override.reason.strip().rstrip(".")
-        text = f"override by {override.by} until {override.until} ({why}), although {failed}"
-    elif failed and gates.override is not None and evidence.contract_problem is not None:
-        text = f"{failed}; an override cannot bless a model that violates the serving contract"
-    elif failed and gates.override is not None:
-        text = f"{failed}; the override by {gates.override.by} expired on {gates.override.until}"
-    elif failed:
-        text = failed
-    else:
-        is_compared = evidence.baseline is not None  # then the built-in floor decides only if it fails
-        text = "; ".join(
-            gate.sentence
-            for gate in results
-            if gate.name != _CONTRACT and not (is_compared and gate.name == _CONSTANT and gate.verdict == "passed")
-        )
-    return f"{capitalize(text)}."
 
 
 def capitalize(text: str) -> str:

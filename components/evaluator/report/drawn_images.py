@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Sequence
 
-from detloom.components.evaluator.evaluation import ImageKind, ReportImage, ReportObject
+from detloom.components.evaluator.evaluation_result import ImageKind, ReportImage, ReportObject
 from detloom.components.evaluator.report.tables import Json
 
 _MAX_IMAGE_CHARS = 3_500_000  # keeps the page below 5 MB

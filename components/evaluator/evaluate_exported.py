@@ -10,10 +10,9 @@ import tensorflow as tf
 from absl import logging
 
 import detloom
-from detloom.components.evaluation_needs import EvaluationNeeds
-from detloom.components.evaluator.checks import check_truth, find_contract_problem, find_unusable
-from detloom.components.evaluator.evaluation import (
-    Evaluation,
+from detloom.components.evaluation_requirements import EvaluationRequirements
+from detloom.components.evaluator.evaluation_result import (
+    EvaluationResult,
     MeasuredModel,
     ModelCosts,
     ReportImage,
@@ -22,13 +21,14 @@ from detloom.components.evaluator.evaluation import (
 )
 from detloom.components.evaluator.inference import Matching, parse_record, run_inference
 from detloom.components.evaluator.latency import count_model_bytes, measure_latency
+from detloom.components.evaluator.mask_and_keypoint_truth import WantedShapes
 from detloom.components.evaluator.measurements import Measurements, Split, areas_of
+from detloom.components.evaluator.model_output_checks import check_truth, find_contract_problem, find_unusable
 from detloom.components.evaluator.params import EvaluatorParams
 from detloom.components.evaluator.record_table import RecordTable
-from detloom.components.evaluator.report.images import ImagePlan, draw_image, plan_images
-from detloom.components.evaluator.report.report import LOCK_FILE, write_report
+from detloom.components.evaluator.report.example_images import ImagePlan, draw_image, plan_images
+from detloom.components.evaluator.report.output_files import LOCK_FILE, write_report
 from detloom.components.evaluator.report.run_history import read_data_health, read_training_curves
-from detloom.components.evaluator.truth_shapes import WantedShapes
 from detloom.components.storage.output_lock import hold_output
 from detloom.schemas.contracts.detections import (
     MASKS,
@@ -86,7 +86,7 @@ class EvaluationInputs:
 
 def evaluate(
     inputs: EvaluationInputs, params: EvaluatorParams, make_pipeline: Callable[[], beam.Pipeline], out_dir: str
-) -> Evaluation:
+) -> EvaluationResult:
     """Run both models on the same images, decide, and write the report into `out_dir`.
 
     Raises:
@@ -106,11 +106,11 @@ def _evaluate(
     make_pipeline: Callable[[], beam.Pipeline],
     out_dir: str,
     check_held: Callable[[], None],
-) -> Evaluation:
+) -> EvaluationResult:
     settings = params.settings
     label_map = read_exported_label_map(inputs.candidate_dir)
     _check_label_map(label_map, inputs, params.label_map)
-    needs = EvaluationNeeds.of_settings(settings, params.gates, params.split)
+    needs = EvaluationRequirements.of_settings(settings, params.gates, params.split)
     needs.check_classes(label_map)
     needs.check_examples(_files_of(inputs.shard_patterns))
     baseline_problem = _find_baseline_problem(label_map, inputs)
@@ -284,7 +284,7 @@ def _describe_run(inputs: EvaluationInputs, params: EvaluatorParams, found: Meas
 
 
 def _draw_images(
-    plans: Sequence[ImagePlan], evaluation: Evaluation, shard_patterns: Sequence[str]
+    plans: Sequence[ImagePlan], evaluation: EvaluationResult, shard_patterns: Sequence[str]
 ) -> list[ReportImage]:
     """Draw images in the order of `plans`; hold only one image in memory at a time."""
     plans_by_name: dict[str, list[int]] = {}

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from detloom.components.evaluator.evaluation import Evaluation, ReportImage
+from detloom.components.evaluator.evaluation_result import EvaluationResult, ReportImage
 from detloom.components.evaluator.report import charts as charts
 from detloom.components.evaluator.report import tables as tables
 from detloom.components.evaluator.report import views as views
-from detloom.components.evaluator.report.image_views import fit, image_groups, layers_of
-from detloom.components.evaluator.report.thresholds import MIN_DRAWN_SCORE, threshold_view
+from detloom.components.evaluator.report.drawn_images import fit, image_groups, layers_of
+from detloom.components.evaluator.report.score_thresholds import MIN_DRAWN_SCORE, threshold_view
 from detloom.components.pages.formats import (
     escape_markdown,
     escape_markdown_line,
@@ -22,7 +22,7 @@ _HERE = Path(__file__).parent
 _TEMPLATE, _SCRIPT = "report.html.j2", "score_and_layers.js"
 
 
-def format_page(evaluation: Evaluation, images: Sequence[ReportImage]) -> str:
+def format_page(evaluation: EvaluationResult, images: Sequence[ReportImage]) -> str:
     """Render the self-contained page."""
     candidate, baseline, decision = evaluation.candidate, evaluation.baseline, evaluation.decision
     before = baseline.coco if baseline else None
@@ -67,7 +67,7 @@ def format_page(evaluation: Evaluation, images: Sequence[ReportImage]) -> str:
     )
 
 
-def summary_markdown(evaluation: Evaluation) -> str:
+def summary_markdown(evaluation: EvaluationResult) -> str:
     """Format verdict, reason, gates and metrics as Markdown."""
     decision, baseline = evaluation.decision, evaluation.baseline
     lines = [f"# {views.headline(decision)[0]}", "", escape_markdown_line(decision.reason), ""]
