@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from detloom.schemas.errors import FieldError, InputError
-from detloom.schemas.model.config import Monitoring, Train, TrainEvalConfig
+from detloom.schemas.model.config import Train, TrainEvalConfig
 from detloom.schemas.model.optimizers import with_scaled_steps
 from detloom.schemas.odapi.pipeline_config import PipelineConfigReport, parse_pipeline_config
 from detloom.schemas.presets.presets import find_preset, list_presets
@@ -78,7 +78,6 @@ def apply_layer(base: Located, over: Located) -> Located:
     If `over` changes the batch size but not the learning rate, `train.learning_rate_batch_size` keeps the batch size
     that the rate was written for. If `over` changes the rate, the field is cleared.
     """
-    over = _with_current_names(over)
     merged = merge(base, over)
     before, after = _train(base), _train(merged)
     if "learning_rate_batch_size" in _train(over) or not isinstance(merged.data, Mapping):
@@ -101,22 +100,6 @@ def apply_layer(base: Located, over: Located) -> Located:
 def build_config(tree: Located) -> TrainEvalConfig:
     """Build and check the configuration; errors name the place where the wrong value was written."""
     return from_dict(TrainEvalConfig, tree.data, locate=tree.locate)
-
-
-def _with_current_names(layer: Located) -> Located:
-    """Rename former keys of `train.monitoring`, so that they override the current keys of the layer below."""
-    section, current = ("train", "monitoring"), Monitoring.RENAMED
-    monitoring = layer.get(section)
-    if not isinstance(monitoring, Mapping) or not any(old in monitoring for old in current):
-        return layer
-    former = {new: old for old, new in current.items() if old in monitoring and new not in monitoring}
-    renamed = {current[key] if current.get(key) in former else key: value for key, value in monitoring.items()}
-
-    def locate(path: KeyPath) -> str:
-        is_renamed = path[:2] == section and len(path) > 2 and path[2] in former
-        return layer.locate((*section, former[str(path[2])], *path[3:]) if is_renamed else path)
-
-    return Located({**layer.data, "train": {**layer.data["train"], "monitoring": renamed}}, locate)
 
 
 def _exists(path: Path) -> bool:

@@ -13,7 +13,7 @@ from detloom.components.properties import DATASET_REPORT_FILE, SPLIT_PREFIX
 from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, LabelMap, format_label_map, parse_label_map
 from detloom.schemas.contracts.rejects import REPORT_FILE
 from detloom.schemas.errors import InputError
-from detloom.trainer_module.run_state.run_folder import data_fingerprint, is_same_data
+from detloom.trainer_module.run_state.run_folder import data_fingerprint
 
 Json = Mapping[str, Any]
 
@@ -155,7 +155,7 @@ def is_trained_on(files: Any, splits: tuple[str, str], examples_uris: Sequence[s
     shards = _find_shards(examples_uris)
     if any(name not in shards for name in splits):
         return None
-    return is_same_data(_fingerprint(*(shards[name] for name in splits)), json.dumps(files))
+    return bool(json.loads(_fingerprint(*(shards[name] for name in splits))) == files)
 
 
 def _fingerprint(train_shards: Sequence[str], eval_shards: Sequence[str]) -> str:

@@ -7,9 +7,8 @@ a `pipeline.config` of the Object Detection API (`pipeline_config.py`) or a run 
 
 import hashlib
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 from detloom.schemas.contracts.metric_names import check_metric
 from detloom.schemas.errors import FieldError, InputError, check, check_fields
@@ -70,8 +69,6 @@ class EarlyStopping:
 @dataclass(frozen=True, kw_only=True)
 class Monitoring:
     """Data recorded during training, in addition to losses, learning rate and speed."""
-
-    RENAMED: ClassVar = {"num_pictures": "num_images"}
 
     gradient_norms: bool = False
     """Record the norm of each variable's gradient."""
@@ -185,20 +182,6 @@ class Train:
         check(self.num_steps < 2**31, "num_steps", self.num_steps, "fewer than 2**31")
         _check_address(self.fine_tune_checkpoint)
         check(0 <= self.seed < 2**32, "seed", self.seed, "0 up to 2**32")
-
-    @staticmethod
-    def upgrade(data: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Replace the settings `use_bfloat16` and `var_freeze_expr` of earlier versions."""
-        data = dict(data)
-        if isinstance(data.get("use_bfloat16"), bool):
-            for_tpu, on_all = ("bfloat16_on_tpu", "float32")
-            old, new = (on_all, for_tpu) if data.pop("use_bfloat16") else (for_tpu, on_all)
-            if data.get("precision", on_all) == old:
-                data["precision"] = new
-        if isinstance(data.get("var_freeze_expr"), str) and isinstance(data.get("freeze_variables", ()), list | tuple):
-            pattern = data.pop("var_freeze_expr")  # had to match from the start of a name
-            data["freeze_variables"] = [*data.get("freeze_variables", ()), *([f"^(?:{pattern})"] if pattern else [])]
-        return data
 
 
 def _check_address(checkpoint: str) -> None:

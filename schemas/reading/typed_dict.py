@@ -2,8 +2,7 @@
 
 Errors name the file, the line and the key, and list the allowed values. Supported field types: bool, int, float, str,
 Literal, X | None, tuple[X, ...], dict[str, str], dataclasses, and unions of dataclasses. A "type" key with the class
-name selects the member of a union; the member with `UNTAGGED = True` needs no such key. A class can accept former
-names of its fields, `RENAMED = {"old": "new"}`, or convert former settings in a static method `upgrade(data)`.
+name selects the member of a union; the member with `UNTAGGED = True` needs no such key.
 """
 
 import dataclasses
@@ -183,9 +182,6 @@ def _convert_dataclass(cls: type, data: Any, locate: Locate, path: KeyPath, memb
         keys = ", ".join(type_hints(cls))
         _fail(locate, path, f"got {show_value(path, data)}, allowed: a mapping with keys {keys}.")
     fields = {field.name: field for field in dataclasses.fields(cls)}
-    renamed: Mapping[str, str] = getattr(cls, "RENAMED", {})
-    data = {key if renamed.get(key) in (None, *data) else renamed[key]: value for key, value in data.items()}
-    data = cls.upgrade(data) if hasattr(cls, "upgrade") else data
     for key in data:
         if key not in fields:
             hint = nearest_hint(key, fields)

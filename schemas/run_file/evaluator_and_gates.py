@@ -4,7 +4,7 @@ import datetime
 import itertools
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 from detloom.schemas.contracts.metric_names import ALLOWED, KEYPOINT, KEYPOINT_METRIC_NAMES, MASK, METRIC_NAMES
 from detloom.schemas.errors import check, check_fields
@@ -84,8 +84,6 @@ def _check_edges(edges: tuple[float, ...], *, is_needed: bool) -> None:
 @dataclass(frozen=True, kw_only=True)
 class Evaluator:
     """Evaluation of the exported model."""
-
-    RENAMED: ClassVar = {"num_pictures": "num_images"}
 
     batch_size: int = 8
     """Number of images per batch."""

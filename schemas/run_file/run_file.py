@@ -1,9 +1,8 @@
 """The run file: all settings of one pipeline."""
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from detloom.schemas.errors import FieldError, InputError, check
 from detloom.schemas.model.config import Eval, InputReader, Model, Train, TrainEvalConfig
@@ -39,11 +38,6 @@ class Trainer:
     warm_start: Literal["none", "production"] = "none"
     """`production` starts from the model that serves now, if there is one, instead of `train.fine_tune_checkpoint`.
     Every run then trains, even if nothing else has changed, because the initial weights differ."""
-
-    @staticmethod
-    def upgrade(data: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Read the former name of `production`."""
-        return {**data, "warm_start": "production"} if data.get("warm_start") == "latest_blessed" else data
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -116,15 +116,6 @@ def test_both_contradicting_settings_are_located(load_here):
         load_here(setting)
 
 
-def test_former_name_of_a_setting_overrides_the_preset(load_here):
-    assert load_here("train.monitoring.num_pictures=9").train.monitoring.num_images == 9
-    assert load_here("train.use_bfloat16=true").train.precision == "bfloat16_on_tpu"
-    with pytest.raises(
-        InputError, match=r"^--set train\.monitoring\.num_pictures: train\.monitoring\.num_images: got -1"
-    ):
-        load_here("train.monitoring.num_pictures=-1")
-
-
 def test_schedule_of_a_preset_follows_num_steps_unless_it_is_written(tmp_path):
     def rate(*texts):
         over = merge(Located({}, str), *map(parse_set, texts))

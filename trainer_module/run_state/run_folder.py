@@ -28,7 +28,7 @@ from detloom.trainer_module.weights.own_checkpoint import BEST_DIR
 CONFIG_FILE = "config.json"  # the effective configuration
 DATA_FILE = "data.json"  # fingerprint of the training and evaluation data
 _CONTENT = "content"  # in DATA_FILE: digest of each split
-_HEAD_BYTES = 65_536  # earlier versions compare names, sizes and these bytes only
+_HEAD_BYTES = 65_536
 UNFINISHED_DIR = "unfinished"  # beside the folders of executions
 TRAINING_DIR_VARIABLE = "DETLOOM_TRAINING_DIR"  # environment variable: folder of all unfinished runs instead
 _MAX_SHOWN = 5
@@ -38,8 +38,7 @@ _LOGGER = logging.getLogger("detloom")
 def check_same_run(out_dir: Path, config: TrainEvalConfig, label_map: LabelMap, data: str) -> None:
     """Raise InputError if the folder holds a different run, whose weights would otherwise be continued.
 
-    Settings that a later version added have their default value in an older run. The precision may differ: weights and
-    the state of the optimizer are float32 in every precision.
+    The precision may differ: weights and the state of the optimizer are float32 in every precision.
     """
     config_path, advice = out_dir / CONFIG_FILE, "train into another folder"
     if config_path.is_file():
@@ -57,7 +56,7 @@ def check_same_run(out_dir: Path, config: TrainEvalConfig, label_map: LabelMap, 
     map_path, data_path = out_dir / LABEL_MAP_FILE, out_dir / DATA_FILE
     if map_path.is_file() and map_path.read_bytes() != format_label_map(label_map).encode():
         raise InputError(f"{map_path}: the folder holds a run with other classes; {advice}.")
-    if data_path.is_file() and not is_same_data(data, read_text_file(data_path)):
+    if data_path.is_file() and data != read_text_file(data_path):
         raise InputError(f"{data_path}: the folder holds a run with other data; {advice}.")
 
 
@@ -74,20 +73,6 @@ def data_fingerprint(train_files: Sequence[str], eval_files: Sequence[str]) -> s
     splits = {"train": sorted(train_files), "eval": sorted(eval_files)}
     shards = {split: [_shard(file) for file in files] for split, files in splits.items()}
     return json.dumps({**shards, _CONTENT: {split: content_digest(files) for split, files in splits.items()}})
-
-
-def is_same_data(data: str, stored: str) -> bool:
-    """Return True if both are the same result of `data_fingerprint`, or `stored` is that of an earlier version.
-
-    Earlier versions stored no digest of the content; then only the list of shards is compared.
-    """
-    try:
-        ours, theirs = json.loads(data), json.loads(stored)
-    except ValueError:
-        return False
-    if isinstance(theirs, dict) and _CONTENT not in theirs:
-        ours = {split: shards for split, shards in ours.items() if split != _CONTENT}
-    return bool(ours == theirs)
 
 
 def copy_run_state(out_dir: Path, own_dir: Path) -> None:

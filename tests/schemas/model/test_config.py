@@ -3,47 +3,9 @@ from operator import attrgetter
 
 import pytest
 
-from detloom.schemas.errors import FieldError, InputError
+from detloom.schemas.errors import FieldError
 from detloom.schemas.model.augmentations import RandAugment
-from detloom.schemas.model.config import Train
 from detloom.schemas.presets.presets import find_preset
-from detloom.schemas.reading.typed_dict import from_dict
-
-TRAIN = {
-    "num_steps": 1,
-    "optimizer": {"type": "AdamOptimizer", "learning_rate": {"type": "ConstantLearningRate"}},
-}
-
-
-def read(**settings: object) -> Train:
-    return from_dict(Train, {**TRAIN, **settings}, locate=lambda _: "x:1")
-
-
-@pytest.mark.parametrize(
-    ("settings", "precision"),
-    [
-        ({"use_bfloat16": False, "precision": "float32"}, "float32"),
-        ({"use_bfloat16": True, "precision": "float32"}, "bfloat16_on_tpu"),
-        ({"use_bfloat16": True}, "bfloat16_on_tpu"),
-        ({"use_bfloat16": True, "precision": "float16"}, "float16"),
-        ({"use_bfloat16": False, "precision": "bfloat16_on_tpu"}, "float32"),  # a run file over a preset
-        ({"use_bfloat16": False, "precision": "bfloat16"}, "bfloat16"),
-    ],
-)
-def test_former_setting_use_bfloat16_becomes_a_precision(settings, precision):
-    assert read(**settings).precision == precision
-
-
-def test_former_setting_var_freeze_expr_becomes_an_anchored_pattern():
-    assert read(var_freeze_expr="", freeze_variables=["a"]).freeze_variables == ("a",)
-    assert read(var_freeze_expr="b|c", freeze_variables=["a"]).freeze_variables == ("a", "^(?:b|c)")
-    assert read(var_freeze_expr="b").freeze_variables == ("^(?:b)",)
-
-
-@pytest.mark.parametrize(("key", "value"), [("use_bfloat16", "yes"), ("var_freeze_expr", 3)])
-def test_former_setting_with_a_wrong_type_is_rejected(key, value):
-    with pytest.raises(InputError, match=f"x:1: {key}: "):
-        read(**{key: value})
 
 
 @pytest.mark.parametrize(

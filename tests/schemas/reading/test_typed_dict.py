@@ -10,7 +10,6 @@ from detloom.schemas.model.config import Train
 from detloom.schemas.model.crop_augmentations import RandomCropImage
 from detloom.schemas.model.optimizers import AdamWOptimizer, CosineDecayLearningRate
 from detloom.schemas.reading.typed_dict import from_dict, from_json, show_value, to_canonical_json, to_dict
-from detloom.schemas.run_file.evaluator_and_gates import Evaluator
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,12 +137,3 @@ def test_value_out_of_range_is_located():
 )
 def test_shown_values_are_short_and_without_secrets(path, value, shown):
     assert show_value(path, value) == shown
-
-
-def test_former_name_of_a_field_is_read():
-    assert from_dict(Evaluator, {"num_pictures": 3}, locate=lambda _: "x:1").num_images == 3
-
-
-def test_former_name_beside_the_new_one_is_an_unknown_key():
-    with pytest.raises(InputError, match=r"num_pictures.*unknown key"):
-        from_dict(Evaluator, {"num_pictures": 3, "num_images": 4}, locate=lambda _: "x:1")

@@ -248,8 +248,6 @@ def test_trainer_and_tuner_sections_are_read(tmp_path):
     assert run.trainer.strategy.devices == ("GPU:0", "GPU:1")
     assert run.trainer.warm_start == "production"
     assert (run.tuner.algorithm, run.tuner.space[0].choices) == ("bayesian", (2.0, 4.0))
-    former = read_run_file(write(tmp_path, TEXT + "trainer: {warm_start: latest_blessed}\n"))
-    assert former.trainer.warm_start == "production"
     without = read_run_file(write(tmp_path, TEXT))
     assert (without.trainer.strategy.kind, without.trainer.warm_start, without.tuner) == ("auto", "none", None)
 

@@ -204,9 +204,8 @@ def test_record_changed_behind_the_first_bytes_of_a_shard_is_other_data(
     assert json.loads(before)["train"] == json.loads(after)["train"]  # names, sizes and first bytes
 
 
-def test_run_of_an_earlier_version_is_compared_without_the_content(tmp_path, tiny_config, shards):
+def test_run_with_other_data_is_refused(tmp_path, tiny_config, shards):
     data = data_fingerprint(*shards)
-    earlier = {split: listed for split, listed in json.loads(data).items() if split != "content"}
-    write_settings(tmp_path / "run", tiny_config, LABEL_MAP, json.dumps(earlier))
+    write_settings(tmp_path / "run", tiny_config, LABEL_MAP, data)
     assert refusal(tmp_path / "run", tiny_config, data=data) == ""
     assert "data.json" in refusal(tmp_path / "run", tiny_config, data=data_fingerprint(*reversed(shards)))
