@@ -1,4 +1,4 @@
-"""Fixtures for all folders: small test data, a server like Cloud Storage, and the reliability matrix."""
+"""Fixtures for all folders: small test data, a server like Cloud Storage, provoked faults, tiers."""
 
 import contextlib
 import io
@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-sys.path += [str(Path(__file__).parent / name) for name in ("reliability", "components/fakes")]  # tests are no package
-pytest_plugins = ["reliability_matrix.plugin", "reliability_matrix.faults"]
+sys.path += [str(Path(__file__).parent / name) for name in (".", "reliability", "components/fakes")]  # tests are no package
+pytest_plugins = ["tiers", "faults"]
 
 Box = tuple[float, float, float, float]  # ymin, xmin, ymax, xmax, relative
 

@@ -70,7 +70,7 @@ ON_CONDITION = ["retrain.min_new_images=1"]
 FIRST, SECOND = "first", "second"
 WITHOUT_REASON, ROLLED_BACK, WITHOUT_DATA = "without reason", "rolled back", "without data"
 DATA_NODES = ("DetectionExampleGen", "StatisticsGen", "ImportSchemaGen", "ExampleValidator", "DatasetValidator")
-pytestmark = [pytest.mark.proof, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(3600)]
 
 
 class CrashingRunner(SubprocessRunner):

@@ -26,7 +26,7 @@ KFP_PYTHON = os.environ.get("DETLOOM_KFP_PYTHON", "")
 ROOT = "minio://mlpipeline/v2/artifacts"
 
 pytestmark = [
-    pytest.mark.proof,
+    pytest.mark.nightly,
     pytest.mark.timeout(3 * 3600),
     pytest.mark.skipif(not IMAGE, reason="needs an image in DETLOOM_TEST_IMAGE; `make test-image` builds one"),
 ]

@@ -60,21 +60,21 @@ def run_all(tmp_path):
     return call
 
 
-@pytest.mark.proof
+@pytest.mark.nightly
 @pytest.mark.timeout(24 * 3600)
 def test_random_run_files_run_to_the_end_or_are_refused(inputs, run_all):
     seeds = range(run_generated.NUM_SEEDS)
     assert run_all(run_generated.random_files(seeds, inputs)) == (len(seeds), [])
 
 
-@pytest.mark.proof
+@pytest.mark.nightly
 @pytest.mark.timeout(24 * 3600)
 def test_random_run_files_with_masks_or_keypoints_run_to_the_end_or_are_refused(inputs, run_all):
     seeds = range(run_generated.NUM_SEEDS_WITH_SHAPES)
     assert run_all(run_generated.files_with_shapes(seeds, inputs)) == (len(seeds), [])
 
 
-@pytest.mark.proof
+@pytest.mark.nightly
 @pytest.mark.timeout(24 * 3600)
 def test_run_files_with_all_pairs_of_options_run_to_the_end_or_are_refused(inputs, run_all):
     """Pairs that are in the random files need no further file."""

@@ -101,7 +101,7 @@ def test_a_process_that_ends_without_an_outcome_has_failed(tmp_path, monkeypatch
     assert (outcome.result, outcome.error) == ("failed", "The process ended with exit code 0.")
 
 
-@pytest.mark.proof
+@pytest.mark.nightly
 def test_files_that_cover_all_pairs_of_options_have_every_pair_of_the_random_ones(data, monkeypatch):
     monkeypatch.setattr(pairwise, "NUM_RANDOM", 4)
     made = []

@@ -1,7 +1,7 @@
 """Validation that is killed, on a full or read-only disk, with a jumping clock, and twice at the same time."""
 
 import pytest
-from reliability_matrix.faults import kill_at_every_step
+from faults import kill_at_every_step
 
 from detloom.components.dataset_validator.report.validation_page import write_report
 from detloom.components.dataset_validator.validate import LOCK_FILE, validate_examples

@@ -6,7 +6,7 @@ from pathlib import Path
 import apache_beam as beam
 import pytest
 import tensorflow as tf
-from reliability_matrix.faults import kill_at_every_step
+from faults import kill_at_every_step
 
 from detloom.components.evaluator import evaluate_exported as module
 from detloom.components.evaluator.evaluate_exported import EvaluationInputs, evaluate

@@ -158,7 +158,7 @@ def test_a_pipeline_config_gives_the_same_configuration_as_run_file_sections(wit
     assert run.config == config
 
 
-@pytest.mark.proof
+@pytest.mark.nightly
 def test_a_pipeline_config_is_trained_and_blessed(with_pipeline_config):
     assert "BLESSED" in run_locally(with_pipeline_config[0])
 

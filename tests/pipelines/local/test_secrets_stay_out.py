@@ -206,7 +206,7 @@ def test_the_search_covers_file_names_and_archive_members(tmp_path):
     }
 
 
-@pytest.mark.proof
+@pytest.mark.nightly
 @pytest.mark.timeout(1800)  # three runs
 def test_a_local_run_uses_secrets_and_leaves_none(environment, small_run, tmp_path, monkeypatch):
     monkeypatch.setattr(Echo, "status", 200)

@@ -133,7 +133,7 @@ def saved_state(checkpoint):
     return {name: reader.get_tensor(name) for name in names if name != "_CHECKPOINTABLE_OBJECT_GRAPH"}
 
 
-@pytest.mark.proof
+@pytest.mark.nightly
 @pytest.mark.timeout(1200)  # about one minute on an idle machine
 def test_two_workers_of_a_manifest_end_with_the_same_weights(manifest, tmp_path, free_ports):
     config, job_set = manifest

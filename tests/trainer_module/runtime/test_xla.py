@@ -72,7 +72,7 @@ def check_compiles(config):
 @pytest.mark.parametrize(
     "settings",
     [
-        pytest.param(settings, id=family, marks=pytest.mark.slow if settings else pytest.mark.proof)
+        pytest.param(settings, id=family, marks=pytest.mark.slow if settings else pytest.mark.nightly)
         for family, settings in FAMILIES.items()
     ],
 )  # a minute of compilation each

@@ -76,7 +76,7 @@ MARKS = {"d0": (), "d1": pytest.mark.slow, "d7x": pytest.mark.slow}
 
 
 @pytest.mark.parametrize(
-    "size", [pytest.param(size, marks=MARKS.get(size, pytest.mark.proof)) for size in WITH_LAST_BLOCKS]
+    "size", [pytest.param(size, marks=MARKS.get(size, pytest.mark.nightly)) for size in WITH_LAST_BLOCKS]
 )
 def test_number_of_parameters_with_the_last_blocks_equals_the_paper(size):
     resizer, extractor = FixedShapeResizer(height=256, width=256), extractor_of(size, features_of_last_blocks=True)

@@ -1,1 +1,0 @@
-"""The reliability matrix: which fault is tested in which stage of the pipeline."""
