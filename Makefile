@@ -11,9 +11,10 @@ unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP
 # TensorFlow's start-up chatter; errors still show. An exported value of the user's wins.
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
-# Two workers, each with a TensorFlow of its own and 4 GB in the end; a file's tests stay together, and share what is dear
-# to make. ARGS=-n0 puts all in one process.
+# Two workers, each with up to 4 GB. Each file runs in one worker, so that expensive fixtures are built once.
+# ARGS=-n0 puts all in one process.
 PARALLEL := -n logical --maxprocesses 2 --dist loadfile
+DEFAULT := not slow and not nightly and not meta and not cluster and not flink and not object_stores
 
 .PHONY: help
 help: ## print this list
@@ -29,17 +30,31 @@ demo: venv ## digits on photographs: data in, blessed and pushed model out
 	@$(BIN)/detloom demo $(ARGS)
 
 .PHONY: test
-test: venv ## the default tests, about four minutes on two cores
+test: venv ## the default tests, about four minutes on two idle cores
 	@$(BIN)/pytest $(PARALLEL) $(ARGS)
 
+.PHONY: test-unit
+test-unit: venv ## the default tests that need neither TensorFlow nor TFX, in one process
+	@$(BIN)/pytest --block-tensorflow -m "$(DEFAULT) and not needs_tensorflow" $(ARGS)
+
+.PHONY: test-tfx
+test-tfx: venv ## the default tests that load TFX or Beam
+	@$(BIN)/pytest -m "$(DEFAULT) and needs_tfx" $(PARALLEL) $(ARGS)
+
+.PHONY: test-meta
+test-meta: venv ## tests of documentation, scripts and the tests' own tools
+	@$(BIN)/pytest -m "meta and not slow and not nightly" $(ARGS)
+
 .PHONY: test-slow
-test-slow: venv ## the end-to-end tests (marker `slow`)
+test-slow: venv ## the end-to-end tests that CI runs
 	@$(BIN)/pytest -m slow --timeout 1800 $(PARALLEL) $(ARGS)
 
-# The option needs =: with a space, pytest would load the conftest.py of docs/ instead of the one that defines the option.
-.PHONY: proof
-proof: venv ## the long proofs and all reliability tests; writes docs/reliability.md
-	@$(BIN)/pytest -m "proof or reliability" --timeout 1800 --reliability-page=docs/reliability.md $(ARGS)
+.PHONY: test-nightly
+test-nightly: venv ## the tests that are too long for CI
+	@DETLOOM_GENERATED_SEED=$$(date +%Y%m%d) $(BIN)/pytest -m nightly --timeout 3600 $(ARGS)
+
+.PHONY: test-all
+test-all: test test-meta test-slow test-nightly check docs-site wheel-test test-debian13 ## everything that this machine can run (hours)
 
 .PHONY: check
 check: venv dev ## lint, format, types, layering; changes no file
@@ -116,6 +131,7 @@ docs: venv ## write the generated pages of docs/ and tests/public_api.txt (ARGS=
 	@$(BIN)/python scripts/config_reference.py
 	@$(BIN)/python scripts/command_reference.py
 	@$(BIN)/python scripts/public_api.py
+	@$(BIN)/python scripts/reliability_page.py
 	@$(BIN)/python scripts/pipeline_config_docs.py $(ARGS)
 
 .PHONY: docs-site

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "reliability.md"
+REFERENCE = ROOT / "docs" / "reliability.md"
 FAULTS = {
     "kill": "SIGKILL ends the process; it cannot clean up.",
     "full disk": "A write fails because the disk is full.",
@@ -77,12 +77,13 @@ def _marks_in(file: Path, root: Path) -> Iterator[Mark]:
             yield Mark(fault, stage, file.relative_to(root).as_posix())
 
 
-def format_page(marks: set[Mark]) -> str:
+def format_reference() -> str:
     """Return the page.
 
     Raises:
         ValueError: a cell has neither a test nor a reason, or both.
     """
+    marks = find_marks(ROOT / "tests")
     parts = [_HEADER]
     for fault, meaning in FAULTS.items():
         parts += [f"## {fault.capitalize()}\n\n{meaning}\n", "| stage | tests |\n|---|---|"]
@@ -102,4 +103,4 @@ def _format_cell(fault: str, stage: str, marks: set[Mark]) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(format_page(find_marks(ROOT / "tests")), "utf-8")
+    REFERENCE.write_text(format_reference(), "utf-8")

@@ -17,7 +17,11 @@ checkout=$home/detloom
 targets=("${@:-test}")
 [ $# -eq 0 ] && targets=(test demo)
 
-skip() { echo "test-debian13: SKIPPED: $*" && exit 0; }
+skip() { # in CI, nothing that was skipped may look as if it had passed
+    echo "test-debian13: SKIPPED: $*"
+    [ -z "${CI:-}" ]
+    exit
+}
 say() { echo "test-debian13: $*"; }
 
 [ "$(id -u)" = 0 ] || skip "needs root, for chroot and mounts."

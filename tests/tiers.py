@@ -1,4 +1,4 @@
-"""A pytest plugin: marks the tests that need TensorFlow or TFX, and keeps both out of the tier `unit`.
+"""A pytest plugin: marks the tests of the tier `meta`, and those that need TensorFlow or TFX.
 
 A test needs what its file, its function and its fixtures import, and what the modules of detloom that they import load.
 Imports inside functions of detloom do not count: a test that reaches one is marked `needs_tensorflow` by hand.
@@ -17,12 +17,23 @@ import pytest
 ROOT = Path(__file__).parent.parent
 TFX = frozenset({"tfx", "tfx_bsl", "ml_metadata", "apache_beam", "kfp", "tensorflow_data_validation"})
 TENSORFLOW = frozenset({"tensorflow", "keras"})
+# Documentation, scripts and the tests' own tools.
+META = [
+    ROOT / "tests" / name
+    for name in ("benchmarks", "conformance", "docs", "test_dockerfile.py", "test_flink_cluster_script.py")
+]
 
 
 BLOCKED_MESSAGE = "the tier without TensorFlow imported {}: mark the test with needs_tensorflow"
 
 
-def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+@pytest.hookimpl(tryfirst=True)  # before the items are selected by their markers
+def pytest_collection_modifyitems(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
+    for item in items:
+        if any(item.path.is_relative_to(path) for path in META):
+            item.add_marker("meta")
+    if "needs_" not in config.getoption("markexpr"):
+        return  # nobody asks; this takes seconds
     for item in items:
         loaded = _loaded_for(item)
         if loaded & TFX:

@@ -200,7 +200,7 @@ def test_names_that_cannot_be_measured_are_refused_before_anything_runs(option, 
     assert value in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_small_run_on_cpu_devices(tmp_path):
     """About two minutes: six processes start TensorFlow or train, and XLA compiles a step."""
     script = Path(accelerator.__file__)

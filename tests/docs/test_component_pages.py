@@ -158,7 +158,7 @@ def test_the_example_compiles_for_kubeflow_and_vertex(page, work_dir):
         assert {f"{node.id}_executor" for node in nodes} <= labels
 
 
-@pytest.mark.slow  # the runs: several nodes with Beam, each
+@pytest.mark.nightly  # the runs: several nodes with Beam, each
 def test_detection_example_gen(work_dir):
     outputs = run(ROOT / "docs/components/detection_example_gen.md")
     assert files_of(outputs["Examples"]) == {"Split-train", "Split-eval", "Split-test", "label_map.pbtxt"}
@@ -166,14 +166,14 @@ def test_detection_example_gen(work_dir):
     assert "ExampleAnomalies" in outputs
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_dataset_validator(work_dir):
     outputs = run(ROOT / "docs/components/dataset_validator.md")
     report = json.loads((Path(outputs["detloom.DatasetReport"].uri) / "report.json").read_text())
     assert report["splits"]["train"]["boxes_by_class"] == {"red": 4, "green": 4}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_detection_evaluator(work_dir):
     outputs = run(ROOT / "docs/components/detection_evaluator.md")
     assert files_of(outputs["ModelBlessing"]) == {"BLESSED"}
@@ -181,7 +181,7 @@ def test_detection_evaluator(work_dir):
     assert len(list((work_dir / "serving").iterdir())) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_model_card(work_dir):
     outputs = run(ROOT / "docs/components/model_card.md")
     assert files_of(outputs["detloom.ModelCard"]) == {"model_card.md", "model_card.html", "model_card.json"}
@@ -189,14 +189,14 @@ def test_model_card(work_dir):
     assert (version / "assets.extra" / "model_card.md").is_file()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_detection_pusher(work_dir):
     outputs = run(ROOT / "docs/components/detection_pusher.md")
     assert outputs["PushedModel"].custom_properties["pushed"].int_value == 1
     assert list(Path(outputs["InferenceResult"].uri).rglob("*.gz"))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_retrain_decision(work_dir):
     page = ROOT / "docs/components/retrain_decision.md"
     outputs = run(page)
@@ -205,7 +205,7 @@ def test_retrain_decision(work_dir):
     assert "detloom.TrainingRecord" in outputs
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_notifier(work_dir, monkeypatch):
     path = ROOT / "tests/components/notifier"
     monkeypatch.syspath_prepend(str(path))

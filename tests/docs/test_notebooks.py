@@ -34,7 +34,7 @@ def run(name, folder, monkeypatch):
     return titles, outputs[-1]
 
 
-@pytest.mark.slow  # trains a detector
+@pytest.mark.nightly  # trains a detector
 def test_first_model(tmp_path, monkeypatch):
     titles, last = run("first_model", tmp_path, monkeypatch)
     assert titles == [
@@ -46,7 +46,7 @@ def test_first_model(tmp_path, monkeypatch):
     assert "image/png" in last["data"]
 
 
-@pytest.mark.slow  # trains two detectors
+@pytest.mark.nightly  # trains two detectors
 def test_compare_models(tmp_path, monkeypatch):
     titles, last = run("compare_models", tmp_path, monkeypatch)
     assert titles == ["Examples", "Not blessed – detector evaluation"]

@@ -78,7 +78,7 @@ def run_in(tmp_path):
     return run
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
 def test_commands_run_and_print_what_the_page_shows(page, run_in):
     settings = SHORT if "detector: pipeline.config" in page.read_text(encoding="utf-8") else SHORT + SMALL_NETWORK
