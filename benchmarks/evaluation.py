@@ -33,7 +33,7 @@ from tools.made_detections import IMAGE_HW, Size, count_objects, make_boxes, mak
 from tools.surroundings import describe_machine
 
 if TYPE_CHECKING:
-    from detloom.components.evaluator.measurements import MeasureOptions
+    from detloom.schemas.run_file.evaluator_and_gates import Evaluator
 
 KINDS = {"metrics": ("pycocotools", "ours", "parts"), "node": ("inference", "node", "node with latency")}
 MAKE_NODE_INPUTS = "make node inputs"
@@ -120,12 +120,11 @@ def memory_mb(field: str) -> float:
 # --- metrics --------------------------------------------------------------------------------------------------------
 
 
-def make_options() -> "MeasureOptions":
+def make_options() -> "Evaluator":
     """Make options with some slices of each kind."""
-    from detloom.components.evaluator.measurements import MeasureOptions
-    from detloom.schemas.run_file.evaluator_and_gates import ImageSlices, ObjectSlices, SizeBin
+    from detloom.schemas.run_file.evaluator_and_gates import Evaluator, ImageSlices, ObjectSlices, SizeBin
 
-    return MeasureOptions(
+    return Evaluator(
         image_slices=(ImageSlices(feature="image/camera"), ImageSlices(by="num_boxes", edges=(4, 10))),
         object_slices=(ObjectSlices(by="side_px", edges=(32, 96)), ObjectSlices(by="border_distance", edges=(0.01,))),
         sizes=(SizeBin(name="tiny", max_side_px=16),),

@@ -11,7 +11,7 @@ from typing import Literal
 from detloom.components.evaluator.baseline_comparison import Comparison, compare, compare_with_constant
 from detloom.components.evaluator.blessing import BlessingDecision, decide
 from detloom.components.evaluator.gates import GateEvidence, Latency, needs_constant
-from detloom.components.evaluator.measurements import Measurements, MeasureOptions, Split, measure
+from detloom.components.evaluator.measurements import Measurements, Split, measure
 from detloom.schemas.contracts.detections import TFLITE_INT8
 from detloom.schemas.run_file.evaluator_and_gates import Evaluator, Gates
 from detloom.trainer_module.evaluation.coco_images import ImageDetections
@@ -137,14 +137,7 @@ def measure_model(
     Raises:
         InputError: a slice feature that the data lack, a class id that the label map lacks.
     """
-    options = MeasureOptions(
-        image_slices=settings.image_slices,
-        object_slices=settings.object_slices,
-        sizes=settings.sizes,
-        wanted_precision=settings.wanted_precision,
-        min_slice_count=settings.min_slice_count,
-    )
-    measurements = measure(split, detections, options, matches or {})
+    measurements = measure(split, detections, settings, matches or {})
     return MeasuredModel(detections=detections, measurements=measurements, costs=costs or ModelCosts())
 
 

@@ -1,11 +1,9 @@
 """All measurements of one model on one split, computed from its detections."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
-
-import numpy as np
+from typing import Any
 
 from detloom.components.evaluator.analysis.average_precision import (
     OperatingPoint,
@@ -16,8 +14,8 @@ from detloom.components.evaluator.analysis.average_precision import (
 )
 from detloom.components.evaluator.analysis.confidence_calibration import Calibration, measure_calibration
 from detloom.components.evaluator.analysis.confusion import Confusion, count_confusion
-from detloom.components.evaluator.analysis.error_types import ErrorAnalysis, ErrorImage, ErrorType, analyze_errors
-from detloom.components.evaluator.analysis.voc import VocImage, VocMetrics, compute_voc_metrics
+from detloom.components.evaluator.analysis.error_types import DetectionOutcomes, ErrorCosts, analyze_errors
+from detloom.components.evaluator.analysis.voc import VocMetrics, compute_voc_metrics
 from detloom.components.evaluator.slices import (
     Feature,
     ObjectRecall,
@@ -28,7 +26,7 @@ from detloom.components.evaluator.slices import (
 )
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.contracts.metric_names import KEYPOINT, MASK
-from detloom.schemas.run_file.evaluator_and_gates import ImageSlices, ObjectSlices, SizeBin
+from detloom.schemas.run_file.evaluator_and_gates import Evaluator, SizeBin
 from detloom.trainer_module.detectors.detector import Keypoints
 from detloom.trainer_module.evaluation.box_curves import precision_at_recalls
 from detloom.trainer_module.evaluation.coco_images import ImageDetections, ImageGroundTruth
@@ -53,7 +51,6 @@ from detloom.trainer_module.evaluation.matches import (
 _IOU_75 = 5
 _ABOVE_ALL_SCORES = math.inf
 _ANY_CLASS = LabelMap(((1, "any class"),))
-_Pair = TypeVar("_Pair")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,22 +66,6 @@ class Split:
     features: Sequence[Mapping[str, Feature]]
     label_map: LabelMap
     keypoints: Keypoints | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class MeasureOptions:
-    """Optional measurements.
-
-    Attributes:
-        wanted_precision: precision of the second operating point of each class.
-        min_slice_count: a slice with fewer images or objects is marked as small.
-    """
-
-    image_slices: tuple[ImageSlices, ...] = ()
-    object_slices: tuple[ObjectSlices, ...] = ()
-    sizes: tuple[SizeBin, ...] = ()
-    wanted_precision: float = 0.9
-    min_slice_count: int = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,17 +87,6 @@ class ClassCurve:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ErrorCosts:
-    """TIDE: cost in AP at IoU 0.50 and count of each error type."""
-
-    AP50: float
-    cost_by_type: dict[ErrorType, float]
-    count_by_type: dict[ErrorType, int]
-    false_positive_cost: float
-    false_negative_cost: float
-
-
-@dataclass(frozen=True, kw_only=True)
 class Measurements:
     """All measurements of one model on one split.
 
@@ -126,7 +96,7 @@ class Measurements:
         voc: mAP and AP by class at IoU 0.50 by the rules of PASCAL VOC and Open Images, by name of the rules.
         masks, keypoints: COCO metrics of masks and keypoints; None if model or data have none. All else is measured on
             boxes.
-        matches, error_analysis: intermediate results; not written to files.
+        matches, outcomes: intermediate results; not written to files.
     """
 
     coco: CocoMetrics
@@ -140,7 +110,7 @@ class Measurements:
     confusion: Confusion
     calibration: Calibration
     matches: Matches = field(repr=False, compare=False)
-    error_analysis: ErrorAnalysis = field(repr=False, compare=False)
+    outcomes: DetectionOutcomes = field(repr=False, compare=False)
     masks: CocoMetrics | None = None
     keypoints: KeypointMetrics | None = None
 
@@ -190,7 +160,7 @@ class Measurements:
         plain = {
             name: _to_plain(getattr(self, name))
             for name in self.__dataclass_fields__
-            if name not in ("matches", "error_analysis")
+            if name not in ("matches", "outcomes")
         }
         for name in ("masks", "keypoints"):  # absent for detectors of boxes
             if plain[name] is None:
@@ -203,14 +173,14 @@ class Measurements:
 def measure(
     split: Split,
     detections: Sequence[ImageDetections],
-    options: MeasureOptions,
+    settings: Evaluator,
     columns: Mapping[str, Columns] | None = None,
 ) -> Measurements:
     """Measure detections of the images of `split`, in its order.
 
     Args:
         columns: result of `match_boxes` by BY_CLASS and CLASS_AGNOSTIC, if it is known already; the sizes are those of
-            the options.
+            the settings.
 
     Raises:
         InputError: a slice feature that the examples lack, a class id that the label map lacks.
@@ -225,33 +195,27 @@ def measure(
     of_any = match_detections(truth, found, label_map, is_class_agnostic=True, columns=columns.get(CLASS_AGNOSTIC))
     class_agnostic = summarize_matches(of_any, _ANY_CLASS)
     del of_any
-    errors = analyze_errors(_Pairs(_error_image, truth, found))
-    voc = compute_voc_metrics(_Pairs(_voc_image, truth, found), label_map.class_ids)
-    areas = areas_of(options.sizes)
+    errors, outcomes = analyze_errors(truth, found)
+    voc = compute_voc_metrics(truth, found, label_map.class_ids)
+    areas = areas_of(settings.sizes)
     matches = match_detections(truth, found, label_map, sizes=areas, columns=columns.get(BY_CLASS))
-    sizes = [(each.name, *area) for each, area in zip(options.sizes, areas, strict=True)]
-    curves = tuple(_measure_class(matches, label_map, k, options) for k in range(len(label_map.class_ids)))
+    sizes = [(each.name, *area) for each, area in zip(settings.sizes, areas, strict=True)]
+    curves = tuple(_measure_class(matches, label_map, k, settings) for k in range(len(label_map.class_ids)))
     min_scores = tuple(curve.best_f1.min_score if curve.best_f1 else _ABOVE_ALL_SCORES for curve in curves)
-    members = split_images(truth, split.features, options.image_slices)
+    members = split_images(truth, split.features, settings.image_slices)
     return Measurements(
         coco=summarize_matches(matches, label_map, sizes),
         class_agnostic=class_agnostic,
         voc=voc,
-        slices=measure_slices(matches, label_map, members, options.min_slice_count),
-        object_slices=measure_objects(matches, truth.image_hw_I2, options.object_slices, options.min_slice_count),
+        slices=measure_slices(matches, label_map, members, settings.min_slice_count),
+        object_slices=measure_objects(matches, truth.image_hw_I2, settings.object_slices, settings.min_slice_count),
         curves=curves,
         best_f1=best_f1_point(measure_pooled_curve(matches, IOU_50)),
-        errors=ErrorCosts(
-            AP50=errors.AP50,
-            cost_by_type=dict(errors.cost_by_type),
-            count_by_type=dict(errors.count_by_type),
-            false_positive_cost=errors.false_positive_cost,
-            false_negative_cost=errors.false_negative_cost,
-        ),
+        errors=errors,
         confusion=count_confusion(matches, label_map.names, min_scores),
         calibration=measure_calibration(matches),
         matches=matches,
-        error_analysis=errors,
+        outcomes=outcomes,
         masks=measure_masks(truth, found, label_map),
         keypoints=measure_keypoints(split, detections),
     )
@@ -281,7 +245,7 @@ def measure_keypoints(split: Split, detections: Sequence[ImageDetections]) -> Ke
     return compute_keypoint_metrics(split.ground_truth, detections, split.label_map, split.keypoints)
 
 
-def _measure_class(matches: Matches, label_map: LabelMap, k: int, options: MeasureOptions) -> ClassCurve:
+def _measure_class(matches: Matches, label_map: LabelMap, k: int, settings: Evaluator) -> ClassCurve:
     class_id, name = label_map.names_by_id[k]
     curve = measure_curve(matches, k, IOU_50)
     precision50, precision75 = (
@@ -293,53 +257,7 @@ def _measure_class(matches: Matches, label_map: LabelMap, k: int, options: Measu
         precision50=precision50,
         precision75=precision75,
         best_f1=best_f1_point(curve),
-        wanted=point_of_precision(curve, options.wanted_precision),
-    )
-
-
-class _Pairs(Sequence[_Pair], Generic[_Pair]):
-    """Ground truth and detections in the form of an analysis, made for one image at a time."""
-
-    def __init__(
-        self,
-        make: Callable[[ImageGroundTruth, ImageDetections], _Pair],
-        truth: Sequence[ImageGroundTruth],
-        found: Sequence[ImageDetections],
-    ) -> None:
-        self._make, self._truth, self._found = make, truth, found
-
-    def __len__(self) -> int:
-        return len(self._truth)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._make(self._truth[index], self._found[index])
-
-
-def _voc_image(truth: ImageGroundTruth, found: ImageDetections) -> VocImage:
-    """Convert boxes to pixels and crowds to groups."""
-    scale = np.array(truth.image_hw * 2, np.float64)
-    none = np.zeros(len(truth.class_ids), bool)
-    group_of = none if truth.is_group_of is None else np.asarray(truth.is_group_of, bool)
-    return VocImage(
-        truth_boxes_yxyx_px=(np.asarray(truth.boxes_yxyx_rel, np.float64) * scale).astype(np.float32),
-        truth_class_ids=np.asarray(truth.class_ids, np.int64),
-        is_difficult=none if truth.is_difficult is None else np.asarray(truth.is_difficult, bool),
-        is_group_of=group_of | np.asarray(truth.is_crowd, bool),
-        boxes_yxyx_px=(np.asarray(found.boxes_yxyx_rel, np.float64) * scale).astype(np.float32),
-        scores=np.asarray(found.scores),
-        class_ids=np.asarray(found.class_ids, np.int64),
-        verified_class_ids=truth.verified_class_ids,
-    )
-
-
-def _error_image(truth: ImageGroundTruth, found: ImageDetections) -> ErrorImage:
-    return ErrorImage(
-        truth_boxes_xywh_px=truth.xywh_px(),
-        truth_class_ids=np.asarray(truth.class_ids, np.int64),
-        is_crowd=np.asarray(truth.is_crowd, bool),
-        boxes_xywh_px=found.xywh_px(truth.image_hw),
-        scores=np.asarray(found.scores),
-        class_ids=np.asarray(found.class_ids, np.int64),
+        wanted=point_of_precision(curve, settings.wanted_precision),
     )
 
 

@@ -24,6 +24,7 @@ class ImageTable(Sequence[_Image], Generic[_Image]):
         columns: arrays [N, ...] by field of the images; additional columns have other names.
         image_ids_I: int64.
         image_hw_I2: int32; zeros for detections, which have no size.
+        verified: verified class ids by position of the image, for images that have some.
     """
 
     def __init__(
@@ -36,9 +37,9 @@ class ImageTable(Sequence[_Image], Generic[_Image]):
         image_hw_I2: npt.NDArray[np.int32],
         verified: Mapping[int, tuple[int, ...]],
     ) -> None:
-        """Args: is_present: bool [I], for columns that some images lack; verified: those of images that have some."""
+        """Args: is_present: bool [I], for columns that some images lack."""
         self._kind: type[_Image] = kind
-        self._is_present, self._verified = is_present, verified
+        self._is_present, self.verified = is_present, verified
         self.offsets_I1, self.columns, self.image_ids_I, self.image_hw_I2 = (
             offsets_I1,
             columns,
@@ -79,7 +80,7 @@ class ImageTable(Sequence[_Image], Generic[_Image]):
                 fields[name] = None
         if self._kind is ImageGroundTruth:
             height, width = self.image_hw_I2[index].tolist()
-            fields["image_hw"], fields["verified_class_ids"] = (height, width), self._verified.get(index, ())
+            fields["image_hw"], fields["verified_class_ids"] = (height, width), self.verified.get(index, ())
         return self._kind(image_id=int(self.image_ids_I[index]), **fields)
 
     def __iter__(self) -> Iterator[_Image]:
@@ -140,12 +141,12 @@ class ImageTable(Sequence[_Image], Generic[_Image]):
             {name: values[order_I] for name, values in self._is_present.items()},
             self.image_ids_I[order_I],
             self.image_hw_I2[order_I],
-            {new: self._verified[old] for new, old in enumerate(order_I.tolist()) if old in self._verified},
+            {new: self.verified[old] for new, old in enumerate(order_I.tolist()) if old in self.verified},
         )
 
     def with_ids(self, image_ids_I: npt.NDArray[np.int64]) -> "ImageTable[_Image]":
         """Return a table of the same columns with other image ids."""
-        rest = (self.offsets_I1, self.columns, self._is_present, image_ids_I, self.image_hw_I2, self._verified)
+        rest = (self.offsets_I1, self.columns, self._is_present, image_ids_I, self.image_hw_I2, self.verified)
         return ImageTable(self._kind, *rest)
 
 

@@ -6,7 +6,7 @@ of sizes) are taken last, a crowd any number of times, and detections on them ar
 depend on each other: `match_boxes` can run on several machines.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,7 @@ ALL_SIZES = 0  # index among the ranges of sizes A
 # Object sizes by area in square pixels, both ends inclusive, as in pycocotools.
 SIZES = ((0.0, 1e5**2), (0.0, 32.0**2), (32.0**2, 96.0**2), (96.0**2, 1e5**2))
 _MAX_CELLS = 1_000_000  # IoU values, or pairs of an object and a threshold, in memory at a time: 8 MB
-_BLOCK_IMAGES = 2048  # images whose boxes are converted at a time
+BLOCK_IMAGES = 2048  # images whose boxes are converted at a time
 _SURPLUS = 255  # rank of detections after the first 100
 _BITS_T = (1 << np.arange(len(IOU_THRESHOLDS))).astype(np.uint16)
 _ALL_BITS = np.uint16(_BITS_T.sum())
@@ -140,15 +140,6 @@ def pairwise_iou(
     return np.divide(shared, union, out=np.zeros_like(shared), where=meet)
 
 
-def check_columns(boxes: npt.NDArray[Any], **columns: npt.NDArray[Any]) -> None:
-    """Raise ValueError unless `boxes` is [N, 4] and every column has one value for each box."""
-    if boxes.ndim != 2 or boxes.shape[1] != 4:
-        raise ValueError(f"boxes have shape {boxes.shape}, allowed: [N, 4].")
-    for name, values in columns.items():
-        if values.shape != (len(boxes),):
-            raise ValueError(f"{name} has shape {values.shape}, allowed: ({len(boxes)},), one for each box.")
-
-
 def match_detections(
     ground_truth: Sequence[ImageGroundTruth],
     detections: Sequence[ImageDetections],
@@ -203,8 +194,8 @@ def match_boxes(
         OBJECT: np.full(num_found, -1, np.int32),
         FOUND: np.zeros(num_truth, np.uint16),
     }
-    for start in range(0, len(truth), _BLOCK_IMAGES):
-        stop = min(start + _BLOCK_IMAGES, len(truth))
+    for start in range(0, len(truth), BLOCK_IMAGES):
+        stop = min(start + BLOCK_IMAGES, len(truth))
         block = _Block(truth, found, class_ids, sizes_A2, start, stop)
         rows = {True: truth.rows(start, stop), False: found.rows(start, stop)}
         block.match({name: column[rows[name == FOUND]] for name, column in columns.items()})
@@ -229,8 +220,8 @@ class _Block:
         self.is_outside_GA = _is_outside(areas_px(truth, start, stop, self.truth_boxes), sizes_A2)
         self.is_outside_GA |= self.is_crowd[:, np.newaxis]
         self.found_outside_NA = _is_outside(self.found_boxes[:, 2] * self.found_boxes[:, 3], sizes_A2)
-        self._truth_keys = _keys(truth, start, stop, class_ids)
-        self._found_keys = _keys(found, start, stop, class_ids)
+        self._truth_keys = class_keys(truth, start, stop, class_ids)
+        self._found_keys = class_keys(found, start, stop, class_ids)
         self._scores = found.columns["scores"][found.rows(start, stop)]
         self._first_truth_row = (truth.offsets_I1[start:stop] - truth.offsets_I1[start])[truth.image_index(start, stop)]
 
@@ -238,37 +229,17 @@ class _Block:
         """Write the results into `columns`; see `match_boxes`."""
         truth_order = np.argsort(self._truth_keys, kind="stable")
         found_order = np.lexsort((-self._scores.astype(np.float64), self._found_keys))
-        ranks = _ranks(self._found_keys[found_order])
+        ranks = ranks_of(self._found_keys[found_order])
         columns[RANK][found_order] = np.minimum(ranks, _SURPLUS)
         columns[RANK][found_order[ranks >= MAX_DETECTIONS]] = _SURPLUS
         found_order = found_order[ranks < MAX_DETECTIONS]
         found_keys, truth_keys = self._found_keys[found_order], self._truth_keys[truth_order]
-        keys = np.intersect1d(found_keys, truth_keys)
-        first_found, first_truth = np.searchsorted(found_keys, keys), np.searchsorted(truth_keys, keys)
-        num_found = np.searchsorted(found_keys, keys, side="right") - first_found
-        num_truth = np.searchsorted(truth_keys, keys, side="right") - first_truth
-        order = np.lexsort((num_found, num_truth))
-        start = 0
-        while start < len(order):
-            # Groups in `order` have an increasing number of objects, which keeps the padding within a chunk small.
-            stop = start + 1
-            while stop < len(order):
-                longer = order[start : 2 * stop - start]
-                if self._cells(num_found[longer], num_truth[longer]) > _MAX_CELLS:
-                    break
-                stop = start + len(longer)
-            chunk = order[start:stop]
-            found_rows = _padded_rows(first_found[chunk], num_found[chunk], found_order)
-            truth_rows = _padded_rows(first_truth[chunk], num_truth[chunk], truth_order)
-            self._match_chunk(found_rows, truth_rows, columns)
-            start = stop
+        least_width = len(IOU_THRESHOLDS) * self.is_outside_GA.shape[1]
+        for rows_BN, rows_BG in padded_groups(found_keys, truth_keys, found_order, truth_order, least_width):
+            self._match_chunk(rows_BN, rows_BG, columns)
         # A detection without a match, outside of the range of sizes, does not count.
         is_open = self.found_outside_NA & (columns[RANK] != _SURPLUS)[:, np.newaxis]
         columns[IGNORED][is_open] = _ALL_BITS & ~columns[TRUE][is_open]
-
-    def _cells(self, num_found: npt.NDArray[Any], num_truth: npt.NDArray[Any]) -> int:
-        per_object = max(int(num_found.max()), len(IOU_THRESHOLDS) * self.is_outside_GA.shape[1])
-        return len(num_truth) * per_object * int(num_truth.max())
 
     def _match_chunk(
         self,
@@ -331,15 +302,53 @@ def _class_index(table: ImageTable[Any], rows: slice, class_ids: Sequence[int] |
     return (np.zeros(len(ids)) if class_ids is None else np.searchsorted(np.array(class_ids), ids)).astype(np.int32)
 
 
-def _keys(table: ImageTable[Any], start: int, stop: int, class_ids: Sequence[int] | None) -> npt.NDArray[np.int64]:
+def class_keys(table: ImageTable[Any], start: int, stop: int, class_ids: Sequence[int] | None) -> npt.NDArray[np.int64]:
     """Return one number per class and image for each row of these images, ascending with the class."""
     classes = _class_index(table, table.rows(start, stop), class_ids).astype(np.int64)
     return classes << 32 | table.image_index(start, stop)
 
 
-def _ranks(keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def ranks_of(keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Return the position of each row among the rows with the same key; `keys` are sorted."""
     return np.arange(len(keys)) - np.searchsorted(keys, keys, side="left")
+
+
+def padded_groups(
+    found_keys: npt.NDArray[np.integer[Any]],
+    truth_keys: npt.NDArray[np.integer[Any]],
+    found_rows: npt.NDArray[np.int64],
+    truth_rows: npt.NDArray[np.int64],
+    least_width: int = 1,
+) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+    """Yield the detections [B, N] and the objects [B, G] of groups with equal keys, as rows padded with -1.
+
+    Groups without detections or without objects are left out. The number of groups at a time bounds the memory.
+
+    Args:
+        found_keys, truth_keys: ascending; `found_rows` and `truth_rows` have the row of each key.
+        least_width: values per object that the caller computes, if they are more than the detections of a group.
+    """
+    keys = np.intersect1d(found_keys, truth_keys)
+    first_found, first_truth = np.searchsorted(found_keys, keys), np.searchsorted(truth_keys, keys)
+    num_found = np.searchsorted(found_keys, keys, side="right") - first_found
+    num_truth = np.searchsorted(truth_keys, keys, side="right") - first_truth
+    order = np.lexsort((num_found, num_truth))
+
+    def count_cells(groups: npt.NDArray[np.int64]) -> int:
+        return len(groups) * max(int(num_found[groups].max()), least_width) * int(num_truth[groups].max())
+
+    start = 0
+    while start < len(order):
+        # Groups in `order` have an increasing number of objects, which keeps the padding within a chunk small.
+        stop = start + 1
+        while stop < len(order) and count_cells(order[start : 2 * stop - start]) <= _MAX_CELLS:
+            stop = min(2 * stop - start, len(order))
+        chunk = order[start:stop]
+        yield (
+            _padded_rows(first_found[chunk], num_found[chunk], found_rows),
+            _padded_rows(first_truth[chunk], num_truth[chunk], truth_rows),
+        )
+        start = stop
 
 
 def _padded_rows(

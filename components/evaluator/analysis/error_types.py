@@ -6,7 +6,7 @@ type; the cost of a type is the gain in AP if only the errors of this type are f
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any
@@ -14,10 +14,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detloom.trainer_module.evaluation.matches import check_columns, pairwise_iou
+from detloom.trainer_module.evaluation.coco_images import ImageDetections, ImageGroundTruth
+from detloom.trainer_module.evaluation.image_table import ImageTable
+from detloom.trainer_module.evaluation.matches import BLOCK_IMAGES, padded_groups, pairwise_iou, ranks_of
 
 Array = npt.NDArray[Any]
 
+MIN_IOU, BACKGROUND_IOU = 0.5, 0.1  # tidecv's defaults
 MAX_DETECTIONS = 100  # per image over all classes: tidecv's default
 NUM_RECALL_INTERVALS = 100  # AP is the mean of 101 precisions, as in COCO
 
@@ -25,142 +28,43 @@ NUM_RECALL_INTERVALS = 100  # AP is the mean of 101 precisions, as in COCO
 class ErrorType(str, Enum):
     """Error types; a false positive has the first type that applies, in this order."""
 
-    LOCALIZATION = "localization"  # correct class, IoU from `background_iou` to `min_iou`, both inclusive
-    CLASSIFICATION = "classification"  # IoU of `min_iou` or more with an object of another class
+    LOCALIZATION = "localization"  # correct class, IoU from BACKGROUND_IOU to MIN_IOU, both inclusive
+    CLASSIFICATION = "classification"  # IoU of MIN_IOU or more with an object of another class
     DUPLICATE = "duplicate"  # a detection with a higher score is already matched to the object
-    BACKGROUND = "background"  # IoU of at most `background_iou` with every object
+    BACKGROUND = "background"  # IoU of at most BACKGROUND_IOU with every object
     BOTH = "both"  # none of these: wrong class and poorly localized
     MISSED = "missed"  # object without a matched detection and without a localization or classification error
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class ErrorImage:
-    """Ground truth and detections of one image.
-
-    Attributes:
-        truth_boxes_xywh_px: float64 [G, 4].
-        truth_class_ids: int [G].
-        is_crowd: bool [G]; detections on a crowd of their class are neither true nor false positives.
-        boxes_xywh_px: float [N, 4]; only the 100 with the highest scores are used.
-        scores: float [N], 0 to 1.
-        class_ids: int [N].
-    """
-
-    truth_boxes_xywh_px: Array
-    truth_class_ids: Array
-    is_crowd: Array
-    boxes_xywh_px: Array
-    scores: Array
-    class_ids: Array
-
-    def __post_init__(self) -> None:
-        check_columns(self.truth_boxes_xywh_px, truth_class_ids=self.truth_class_ids, is_crowd=self.is_crowd)
-        check_columns(self.boxes_xywh_px, scores=self.scores, class_ids=self.class_ids)
+_TYPES = tuple(ErrorType)
+_LOCALIZATION, _CLASSIFICATION, _DUPLICATE, _BACKGROUND, _BOTH, _MISSED = range(len(_TYPES))
+RIGHT = -1  # instead of the number of a type
 
 
 @dataclass(frozen=True, kw_only=True)
-class DetectionError:
-    """One false positive or one missed object.
-
-    Attributes:
-        image_index: position in the sequence of images.
-        detection_index: position in that image's `boxes_xywh_px`; None for a missed object.
-        truth_index: position in that image's `truth_boxes_xywh_px` of the object that was missed, poorly localized,
-            misclassified or detected twice; for BOTH the object with the highest IoU; None for BACKGROUND.
-        score: score of the detection; None for a missed object.
-        is_on_crowd: the detection is on a crowd of its class. As in tidecv, it has a type and counts as an error, but
-            does not affect AP.
-    """
+class WrongDetection:
+    """One false positive; `detection_index` is its position among the image's detections."""
 
     image_index: int
+    detection_index: int
     error_type: ErrorType
-    detection_index: int | None
-    truth_index: int | None
-    score: float | None
-    is_on_crowd: bool
+    score: float
 
 
-class ErrorTable(Sequence[DetectionError]):
-    """All errors by image: false positives by descending score, then missed objects. A few bytes for each detection."""
-
-    def __init__(self, rows: "_Outcomes", missed: tuple[Array, Array]) -> None:
-        """Args: missed: image index and row in the image of each missed object, by image."""
-        wrong = np.flatnonzero(rows.type_numbers != _RIGHT)
-        self._columns = (rows.image_index[wrong], rows.rows[wrong], rows.type_numbers[wrong], rows.truth_rows[wrong])
-        self._scores, self._is_on_crowd = rows.scores[wrong], rows.is_on_crowd[wrong]
-        self._missed = missed
-
-    def __len__(self) -> int:
-        return len(self._scores) + len(self._missed[0])
-
-    def __getitem__(self, index: Any) -> Any:
-        return list(self)[index]
-
-    def __iter__(self) -> Iterator[DetectionError]:
-        images = np.concatenate([self._columns[0], self._missed[0]])
-        for position in np.argsort(images, kind="stable").tolist():
-            if position < len(self._scores):
-                yield self._wrong(position)
-            else:
-                yield _missed_error(*(int(column[position - len(self._scores)]) for column in self._missed))
-
-    def highest_wrong(self, count: int) -> list[DetectionError]:
-        """Return the false positive with the highest score of each image, for the images with the highest ones.
-
-        Detections on crowds are left out.
-        """
-        rows = np.flatnonzero(~self._is_on_crowd)
-        _, first = np.unique(self._columns[0][rows], return_index=True)
-        rows = rows[first]
-        return [self._wrong(row) for row in rows[np.argsort(-self._scores[rows], kind="stable")[:count]].tolist()]
-
-    def _wrong(self, row: int) -> DetectionError:
-        image_index, detection_index, type_number, truth_index = (int(column[row]) for column in self._columns)
-        return DetectionError(
-            image_index=image_index,
-            error_type=_TYPES[type_number],
-            detection_index=detection_index,
-            truth_index=truth_index if truth_index >= 0 else None,
-            score=float(self._scores[row]),
-            is_on_crowd=bool(self._is_on_crowd[row]),
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class ErrorAnalysis:
-    """Costs and counts of all error types; costs are differences of AP on a scale of 0 to 1.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class DetectionOutcomes:
+    """Detections by image and descending score, at most 100 of an image, in some 30 bytes each.
 
     Attributes:
-        AP50: AP at `min_iou`, the mean over classes with ground truth or detections (a class without ground truth has
-            AP 0, unlike in COCO). Without any, AP50 and all costs are 0.
-        cost_by_type: cost of every type, 0 or more.
-        count_by_type: number of errors of every type.
-        false_positive_cost: gain if all false positives had scores below all true positives.
-        false_negative_cost: gain if the objects that were not found did not exist. With tied scores it may be below
-            0, because tidecv then ranks false positives first.
-        errors: by image; false positives by descending score, then missed objects.
-    """
-
-    AP50: float
-    cost_by_type: dict[ErrorType, float]
-    count_by_type: dict[ErrorType, int]
-    false_positive_cost: float
-    false_negative_cost: float
-    errors: ErrorTable
-
-
-@dataclass(frozen=True, eq=False)
-class _Outcomes:
-    """Detections by image and descending score, one row each; a missed object has no row.
-
-    `type_numbers` are positions in `_TYPES`, or -1 for a true positive. Fixing an error turns it into a true positive
-    of class `fixed_class_ids` if `is_fixable`, and removes it otherwise. `rows` and `truth_rows` (or -1) are positions
-    in the image's arrays.
+        rows: positions among the image's detections.
+        type_numbers: positions in `ErrorType`, or RIGHT for a true positive.
+        is_on_crowd: false positives on a crowd of their class. As in tidecv, they have a type and count as errors, but
+            do not affect AP.
+        is_fixable: fixing the error turns it into a true positive of class `fixed_class_ids`; other errors are removed.
     """
 
     image_index: Array
     rows: Array
-    truth_rows: Array
     class_ids: Array
     scores: Array
     type_numbers: Array
@@ -168,197 +72,226 @@ class _Outcomes:
     is_fixable: Array
     fixed_class_ids: Array
 
+    def highest_wrong(self, count: int) -> list[WrongDetection]:
+        """Return the false positive with the highest score of each image, for the images with the highest ones.
 
-_JOINED_IMAGES = 4096  # images whose outcomes are joined at a time
-_DTYPES = (np.int32, np.int32, np.int32, np.int32, None, np.int8, bool, bool, np.int32)  # of the columns of _Outcomes
-
-
-_TYPES = tuple(ErrorType)
-_LOCALIZATION, _CLASSIFICATION, _DUPLICATE, _BACKGROUND, _BOTH, _MISSED = range(len(_TYPES))
-_RIGHT = -1
-
-
-def analyze_errors(images: Iterable[ErrorImage], *, min_iou: float = 0.5, background_iou: float = 0.1) -> ErrorAnalysis:
-    """Classify all errors and compute the cost of each type. The order of images matters only for tied scores.
-
-    Raises:
-        ValueError: unless 0 <= `background_iou` <= `min_iou` <= 1.
-    """
-    if not 0 <= background_iou <= min_iou <= 1:
-        raise ValueError(
-            f"got background_iou {background_iou} and min_iou {min_iou}, allowed: 0 <= first <= second <= 1."
-        )
-    num_truth: Counter[int] = Counter()
-    num_missed: Counter[int] = Counter()
-    num_unfound: Counter[int] = Counter()
-    parts: list[_Outcomes] = []
-    joined: list[_Outcomes] = []
-    missed: list[tuple[int, int]] = []
-    for image_index, image in enumerate(images):
-        result = _analyze_image(image, image_index, min_iou, background_iou)
-        parts.append(result.outcomes)
-        if len(parts) == _JOINED_IMAGES:
-            joined.append(_join(parts))
-            parts = []
-        missed += [(image_index, row) for row in result.missed.tolist()]
-        num_truth.update(image.truth_class_ids[~image.is_crowd.astype(bool)].tolist())
-        num_unfound.update(image.truth_class_ids[result.unfound].tolist())
-        num_missed.update(image.truth_class_ids[result.missed].tolist())
-    joined.append(_join(parts))
-    rows = _join(joined)
-    joined.clear()
-    missed_2M = np.array(missed, np.int32).reshape(-1, 2).T
-    errors = ErrorTable(rows, (missed_2M[0], missed_2M[1]))
-    num_errors = np.bincount(rows.type_numbers[rows.type_numbers != _RIGHT], minlength=len(_TYPES))
-    num_errors[_MISSED] = len(missed)
-    costs = _compute_costs(rows, num_truth, num_truth - num_missed, num_truth - num_unfound)
-    return ErrorAnalysis(
-        AP50=costs.AP50,
-        cost_by_type=costs.cost_by_type,
-        count_by_type=dict(zip(_TYPES, num_errors.tolist(), strict=True)),
-        false_positive_cost=costs.false_positive_cost,
-        false_negative_cost=costs.false_negative_cost,
-        errors=errors,
-    )
-
-
-@dataclass(frozen=True, eq=False)
-class _ImageResult:
-    """Results of one image.
-
-    `unfound` are positions of objects without a matched detection, `missed` of those that no error explains either.
-    """
-
-    outcomes: _Outcomes
-    unfound: Array
-    missed: Array
-
-
-def _analyze_image(image: ErrorImage, image_index: int, min_iou: float, background_iou: float) -> _ImageResult:
-    found = np.argsort(-image.scores, kind="stable")[:MAX_DETECTIONS]
-    is_crowd = image.is_crowd.astype(bool)
-    objects = np.flatnonzero(~is_crowd)
-    class_ids, scores = image.class_ids[found], image.scores[found]
-    iou = pairwise_iou(image.boxes_xywh_px[found], image.truth_boxes_xywh_px[objects])
-    is_same_class = class_ids[:, None] == image.truth_class_ids[objects]
-    matches = _match(iou * is_same_class, min_iou)
-    is_wrong = matches < 0
-    is_taken = np.isin(np.arange(len(objects)), matches)
-    types, targets = _find_types(iou, is_same_class, is_taken, min_iou, background_iou)
-    types[~is_wrong] = _RIGHT
-
-    # Of several errors for one object, only the one with the highest score can become a true positive.
-    is_fixable = np.zeros(len(found), bool)
-    candidates = np.flatnonzero((types == _LOCALIZATION) | (types == _CLASSIFICATION))
-    candidates = candidates[~is_taken[targets[candidates]]]
-    meant, first = np.unique(targets[candidates], return_index=True)
-    is_fixable[candidates[first]] = True
-    fixed_class_ids = class_ids.copy()
-    fixed_class_ids[is_fixable] = image.truth_class_ids[objects[targets[is_fixable]]]
-
-    missed = objects[~is_taken & ~np.isin(np.arange(len(objects)), meant)]
-    is_on_crowd = is_wrong & _lies_on_crowd(image, found, np.flatnonzero(is_crowd), min_iou)
-    truth_rows = np.full(len(found), -1)
-    truth_rows[targets >= 0] = objects[targets[targets >= 0]]
-    image_indices = np.full(len(found), image_index)
-    outcomes = _Outcomes(
-        image_indices, found, truth_rows, class_ids, scores, types, is_on_crowd, is_fixable, fixed_class_ids
-    )
-    return _ImageResult(outcomes, objects[~is_taken], missed)
-
-
-def _missed_error(image_index: int, truth_index: int) -> DetectionError:
-    return DetectionError(
-        image_index=image_index,
-        error_type=ErrorType.MISSED,
-        detection_index=None,
-        truth_index=truth_index,
-        score=None,
-        is_on_crowd=False,
-    )
+        Detections on crowds are left out.
+        """
+        rows = np.flatnonzero((self.type_numbers != RIGHT) & ~self.is_on_crowd)
+        _, first = np.unique(self.image_index[rows], return_index=True)
+        rows = rows[first]
+        return [
+            WrongDetection(
+                image_index=int(self.image_index[row]),
+                detection_index=int(self.rows[row]),
+                error_type=_TYPES[self.type_numbers[row]],
+                score=float(self.scores[row]),
+            )
+            for row in rows[np.argsort(-self.scores[rows], kind="stable")[:count]]
+        ]
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Costs:
+class ErrorCosts:
+    """Cost in AP and count of each error type; costs are differences of AP on a scale of 0 to 1.
+
+    Attributes:
+        AP50: AP at IoU 0.50, the mean over classes with ground truth or detections (a class without ground truth has
+            AP 0, unlike in COCO). Without any, AP50 and all costs are 0.
+        cost_by_type: cost of every type, 0 or more.
+        count_by_type: number of errors of every type.
+        false_positive_cost: gain if all false positives had scores below all true positives.
+        false_negative_cost: gain if the objects that were not found did not exist. With tied scores it may be below
+            0, because tidecv then ranks false positives first.
+    """
+
     AP50: float
     cost_by_type: dict[ErrorType, float]
+    count_by_type: dict[ErrorType, int]
     false_positive_cost: float
     false_negative_cost: float
 
 
+def analyze_errors(
+    truth: ImageTable[ImageGroundTruth], found: ImageTable[ImageDetections]
+) -> tuple[ErrorCosts, DetectionOutcomes]:
+    """Classify all errors and compute the cost of each type. The order of images matters only for tied scores.
+
+    Args:
+        truth, found: the same images in the same order.
+    """
+    starts = range(0, max(len(truth), 1), BLOCK_IMAGES)
+    blocks = [_Block(truth, found, start, min(start + BLOCK_IMAGES, len(truth))) for start in starts]
+    outcomes = _join([block.outcomes() for block in blocks])
+    is_missed = np.concatenate([block.is_missed for block in blocks])
+    is_found = np.concatenate([block.is_found for block in blocks])
+    num_errors = np.bincount(outcomes.type_numbers[outcomes.type_numbers != RIGHT], minlength=len(_TYPES))
+    num_errors[_MISSED] = np.count_nonzero(is_missed)
+    class_ids, is_object = truth.columns["class_ids"], ~truth.columns["is_crowd"].astype(bool)
+    costs = _compute_costs(
+        outcomes,
+        num_truth=Counter(class_ids[is_object].tolist()),
+        num_not_missed=Counter(class_ids[is_object & ~is_missed].tolist()),
+        num_found=Counter(class_ids[is_object & is_found].tolist()),
+        count_by_type=dict(zip(_TYPES, num_errors.tolist(), strict=True)),
+    )
+    return costs, outcomes
+
+
+def _join(parts: Sequence[DetectionOutcomes]) -> DetectionOutcomes:
+    names = [field.name for field in fields(DetectionOutcomes)]
+    return DetectionOutcomes(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
+
+
+class _Block:
+    """Consecutive images, whose boxes are matched together.
+
+    Attributes:
+        is_found: objects with a matched detection.
+        is_missed: objects without a matched detection that no error explains either.
+    """
+
+    def __init__(
+        self, truth: ImageTable[ImageGroundTruth], found: ImageTable[ImageDetections], start: int, stop: int
+    ) -> None:
+        rows = truth.rows(start, stop)
+        self._truth_images = truth.image_index(start, stop)
+        self._truth_ids = truth.columns["class_ids"][rows].astype(np.int64)
+        self._truth_boxes = truth.xywh_px(start, stop, truth.image_hw_I2)
+        self._is_crowd = truth.columns["is_crowd"][rows].astype(bool)
+
+        rows, image_index = found.rows(start, stop), found.image_index(start, stop)
+        scores = found.columns["scores"][rows]
+        order = np.lexsort((-scores, image_index))
+        order = order[ranks_of(image_index[order]) < MAX_DETECTIONS]
+        self._first_image, self._images, self._scores = start, image_index[order], scores[order]
+        self._rows = order - (found.offsets_I1[start:stop] - rows.start)[self._images]
+        self._class_ids = found.columns["class_ids"][rows][order].astype(np.int64)
+        self._boxes = found.xywh_px(start, stop, truth.image_hw_I2)[order]
+
+        self._types = np.full(len(order), _BACKGROUND, np.int8)
+        self._targets = np.full(len(order), -1)  # row of the object that an error refers to
+        self._is_fixable = np.zeros(len(order), bool)
+        self.is_found, self._is_explained = np.zeros((2, len(self._truth_ids)), bool)
+        for groups in self._groups_of_images(np.flatnonzero(~self._is_crowd)):
+            self._match(*groups)
+        self.is_missed = ~self._is_crowd & ~self.is_found & ~self._is_explained
+
+    def _groups_of_images(self, truth_rows: Array) -> Iterator[tuple[Array, Array]]:
+        return padded_groups(self._images, self._truth_images[truth_rows], np.arange(len(self._rows)), truth_rows)
+
+    def _match(self, rows_BN: Array, objects_BG: Array) -> None:
+        """Match the detections of images, and find the types of the others."""
+        is_object_B1G = (objects_BG >= 0)[:, np.newaxis]
+        iou_BNG = pairwise_iou(self._boxes[rows_BN], self._truth_boxes[objects_BG])
+        iou_BNG *= is_object_B1G & (rows_BN >= 0)[:, :, np.newaxis]
+        is_same_BNG = self._class_ids[rows_BN][:, :, np.newaxis] == self._truth_ids[objects_BG][:, np.newaxis]
+        column_BN, is_taken_BG = _match_by_rank(iou_BNG * is_same_BNG)
+        types_BN, targets_BN = _find_types(iou_BNG, is_same_BNG, is_taken_BG)
+        types_BN[column_BN >= 0] = RIGHT
+        is_row_BN = rows_BN >= 0
+        rows = rows_BN[is_row_BN]
+        targets = np.where(targets_BN >= 0, np.take_along_axis(objects_BG, targets_BN, axis=1), -1)[is_row_BN]
+        self._types[rows], self._targets[rows] = types_BN[is_row_BN], targets
+        self.is_found[objects_BG[is_taken_BG]] = True
+
+        # Of several errors for one object, only the one with the highest score can become a true positive.
+        is_candidate = np.isin(types_BN[is_row_BN], (_LOCALIZATION, _CLASSIFICATION)) & ~self.is_found[targets]
+        explained, first = np.unique(targets[is_candidate], return_index=True)
+        self._is_fixable[rows[is_candidate][first]] = True
+        self._is_explained[explained] = True
+
+    def outcomes(self) -> DetectionOutcomes:
+        class_of_target = np.append(self._truth_ids, 0)[self._targets]  # 0 for a detection without an object
+        return DetectionOutcomes(
+            image_index=(self._first_image + self._images).astype(np.int32),
+            rows=self._rows.astype(np.int32),
+            class_ids=self._class_ids.astype(np.int32),
+            scores=self._scores,
+            type_numbers=self._types,
+            is_on_crowd=(self._types != RIGHT) & self._is_on_crowd(),
+            is_fixable=self._is_fixable,
+            fixed_class_ids=np.where(self._is_fixable, class_of_target, self._class_ids).astype(np.int32),
+        )
+
+    def _is_on_crowd(self) -> Array:
+        """Return a mask of detections of which more than MIN_IOU of the area is inside one crowd of their class."""
+        result = np.zeros(len(self._rows), bool)
+        crowds = np.flatnonzero(self._is_crowd)
+        for rows_BN, crowds_BG in padded_groups(
+            self._images, self._truth_images[crowds], np.arange(len(result)), crowds
+        ):
+            share_BNG = pairwise_iou(self._boxes[rows_BN], self._truth_boxes[crowds_BG], crowds_BG >= 0)
+            is_same_BNG = self._class_ids[rows_BN][:, :, np.newaxis] == self._truth_ids[crowds_BG][:, np.newaxis]
+            is_inside_BNG = (share_BNG > MIN_IOU) & is_same_BNG & (crowds_BG >= 0)[:, np.newaxis]
+            is_row_BN = rows_BN >= 0
+            result[rows_BN[is_row_BN]] = is_inside_BNG.any(axis=2)[is_row_BN]
+        return result
+
+
+def _match_by_rank(same_class_iou_BNG: Array) -> tuple[Array, Array]:
+    """Let each detection of an image in turn take the free object with the highest IoU (of ties the first).
+
+    Return the column [B, N] of each detection, or -1, and the objects [B, G] that are taken.
+    """
+    num_images, num_found, num_objects = same_class_iou_BNG.shape
+    column_BN = np.full((num_images, num_found), -1)
+    is_free_BG = np.ones((num_images, num_objects), bool)
+    for rank in np.flatnonzero((same_class_iou_BNG >= MIN_IOU).any(axis=(0, 2))):
+        free_iou_BG = same_class_iou_BNG[:, rank] * is_free_BG
+        images = np.flatnonzero(free_iou_BG.max(axis=1) >= MIN_IOU)
+        best = free_iou_BG[images].argmax(axis=1)
+        column_BN[images, rank] = best
+        is_free_BG[images, best] = False
+    return column_BN, ~is_free_BG
+
+
+def _find_types(iou_BNG: Array, is_same_class_BNG: Array, is_taken_BG: Array) -> tuple[Array, Array]:
+    """Return the type [B, N] of each detection if it is a false positive, and the column [B, N] it refers to, or -1."""
+    same, other = iou_BNG * is_same_class_BNG, iou_BNG * ~is_same_class_BNG
+    taken, best_same = same * is_taken_BG[:, np.newaxis], same.max(axis=2)
+    conditions = [
+        (best_same >= BACKGROUND_IOU) & (best_same <= MIN_IOU),
+        other.max(axis=2) >= MIN_IOU,
+        taken.max(axis=2) >= MIN_IOU,
+        iou_BNG.max(axis=2) <= BACKGROUND_IOU,
+    ]
+    numbers: list[Any] = [_LOCALIZATION, _CLASSIFICATION, _DUPLICATE, _BACKGROUND]
+    columns: list[Any] = [same.argmax(axis=2), other.argmax(axis=2), taken.argmax(axis=2), -1]
+    return np.select(conditions, numbers, _BOTH), np.select(conditions, columns, iou_BNG.argmax(axis=2))
+
+
 def _compute_costs(
-    rows: _Outcomes, num_truth: Counter[int], num_not_missed: Counter[int], num_found: Counter[int]
-) -> _Costs:
+    rows: DetectionOutcomes,
+    *,
+    num_truth: Counter[int],
+    num_not_missed: Counter[int],
+    num_found: Counter[int],
+    count_by_type: dict[ErrorType, int],
+) -> ErrorCosts:
     """Compute the costs from objects by class: all, without the missed ones, only those with a detection."""
     if not num_truth and rows.is_on_crowd.all():
-        return _Costs(
-            AP50=0.0, cost_by_type=dict.fromkeys(_TYPES, 0.0), false_positive_cost=0.0, false_negative_cost=0.0
+        zeros = dict.fromkeys(_TYPES, 0.0)
+        return ErrorCosts(
+            AP50=0.0, cost_by_type=zeros, count_by_type=count_by_type, false_positive_cost=0.0, false_negative_cost=0.0
         )
     # As in tidecv, tied scores rank by image in the measured AP, but false before true positives in the fixed AP.
-    is_right, counts = rows.type_numbers == _RIGHT, ~rows.is_on_crowd
+    is_right, counts = rows.type_numbers == RIGHT, ~rows.is_on_crowd
     AP50 = _mean_AP(rows.class_ids, rows.scores, is_right, counts, num_truth)
     gains = {error_type: _fixed_AP(rows, error_type, num_truth) - AP50 for error_type in _TYPES}
     gains[ErrorType.MISSED] = _mean_AP(rows.class_ids, rows.scores, is_right, counts, num_not_missed, is_right) - AP50
-    return _Costs(
+    return ErrorCosts(
         AP50=AP50,
         cost_by_type={error_type: max(gain, 0.0) for error_type, gain in gains.items()},
+        count_by_type=count_by_type,
         false_positive_cost=_mean_AP(rows.class_ids, is_right, is_right, counts, num_truth) - AP50,
         false_negative_cost=_mean_AP(rows.class_ids, rows.scores, is_right, counts, num_found, is_right) - AP50,
     )
 
 
-def _match(same_class_iou_NG: Array, min_iou: float) -> Array:
-    """Return the column of each row, or -1: each row in turn takes the free column with the highest IoU."""
-    matches = np.full(len(same_class_iou_NG), -1)
-    free_iou = same_class_iou_NG.copy()
-    for row in np.flatnonzero((same_class_iou_NG >= min_iou).any(axis=1)):
-        best = int(free_iou[row].argmax())
-        if free_iou[row, best] >= min_iou:
-            matches[row] = best
-            free_iou[:, best] = 0
-    return matches
-
-
-def _find_types(
-    iou_NG: Array, is_same_class_NG: Array, is_taken_G: Array, min_iou: float, background_iou: float
-) -> tuple[Array, Array]:
-    """Return the error type [N] of each row if it is a false positive, and the column [N] it refers to (or -1)."""
-    none = np.full(len(iou_NG), -1)
-    if iou_NG.shape[1] == 0:
-        return np.full(len(iou_NG), _BACKGROUND), none
-    same, other = iou_NG * is_same_class_NG, iou_NG * ~is_same_class_NG
-    taken, best_same = same * is_taken_G, same.max(axis=1)
-    conditions = [
-        (background_iou <= best_same) & (best_same <= min_iou),
-        other.max(axis=1) >= min_iou,
-        taken.max(axis=1) >= min_iou,
-        iou_NG.max(axis=1) <= background_iou,
-    ]
-    numbers: list[Any] = [_LOCALIZATION, _CLASSIFICATION, _DUPLICATE, _BACKGROUND]
-    columns = [same.argmax(axis=1), other.argmax(axis=1), taken.argmax(axis=1), none]
-    return np.select(conditions, numbers, _BOTH), np.select(conditions, columns, iou_NG.argmax(axis=1))
-
-
-def _lies_on_crowd(image: ErrorImage, found: Array, crowds: Array, min_iou: float) -> Array:
-    """Return a mask of detections of which more than `min_iou` of the area is inside one crowd of their class."""
-    boxes = image.truth_boxes_xywh_px[crowds]
-    shares = pairwise_iou(image.boxes_xywh_px[found], boxes, np.ones(len(crowds), bool))
-    is_same_class = image.class_ids[found][:, None] == image.truth_class_ids[crowds]
-    on_crowd: Array = ((shares > min_iou) & is_same_class).any(axis=1)
-    return on_crowd
-
-
-def _join(parts: Sequence[_Outcomes]) -> _Outcomes:
-    columns = []
-    for field, dtype in zip(fields(_Outcomes), _DTYPES, strict=True):
-        column = np.concatenate([getattr(part, field.name) for part in parts] or [np.zeros(0)])
-        columns.append(column if dtype is None else column.astype(dtype, copy=False))
-    return _Outcomes(*columns)
-
-
-def _fixed_AP(rows: _Outcomes, error_type: ErrorType, num_truth: Counter[int]) -> float:
+def _fixed_AP(rows: DetectionOutcomes, error_type: ErrorType, num_truth: Counter[int]) -> float:
     """Compute AP with the errors of one type fixed, or removed if they cannot be fixed."""
-    is_right, is_of_type = rows.type_numbers == _RIGHT, rows.type_numbers == _TYPES.index(error_type)
+    is_right, is_of_type = rows.type_numbers == RIGHT, rows.type_numbers == _TYPES.index(error_type)
     is_fixed = is_of_type & rows.is_fixable
     counts = np.where(is_of_type, is_fixed, ~rows.is_on_crowd)
     class_ids = np.where(is_fixed, rows.fixed_class_ids, rows.class_ids)

@@ -6,55 +6,20 @@ WeightedPascalDetectionEvaluator, OpenImagesDetectionEvaluator and OpenImagesCha
 `pascal_voc_2007`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from detloom.trainer_module.evaluation.matches import check_columns
+from detloom.trainer_module.evaluation.coco_images import ImageDetections, ImageGroundTruth
+from detloom.trainer_module.evaluation.image_table import ImageTable
+from detloom.trainer_module.evaluation.matches import BLOCK_IMAGES, class_keys, padded_groups
 
 Array = npt.NDArray[Any]
 
-_JOINED_IMAGES = 4096  # images whose results are joined at a time
 NUM_RECALL_INTERVALS_2007 = 10  # eleven points: recall 0, 0.1, ... 1
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class VocImage:
-    """Ground truth and detections of one image.
-
-    Boxes keep their dtype: IoU equals the reference only for the dtype that the reference got (float32).
-
-    Attributes:
-        truth_boxes_yxyx_px: float [G, 4].
-        truth_class_ids: int [G].
-        is_difficult: bool [G]; detections on a difficult object are neither true nor false positives.
-        is_group_of: bool [G]; one box around many objects.
-        boxes_yxyx_px: float [N, 4]; boxes without area are ignored.
-        scores: float [N].
-        class_ids: int [N].
-        verified_class_ids: classes that were verified as present in or absent from the image.
-    """
-
-    truth_boxes_yxyx_px: Array
-    truth_class_ids: Array
-    is_difficult: Array
-    is_group_of: Array
-    boxes_yxyx_px: Array
-    scores: Array
-    class_ids: Array
-    verified_class_ids: tuple[int, ...] = ()
-
-    def __post_init__(self) -> None:
-        check_columns(
-            self.truth_boxes_yxyx_px,
-            truth_class_ids=self.truth_class_ids,
-            is_difficult=self.is_difficult,
-            is_group_of=self.is_group_of,
-        )
-        check_columns(self.boxes_yxyx_px, scores=self.scores, class_ids=self.class_ids)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,10 +27,10 @@ class VocRules:
     """The settings that distinguish the challenges.
 
     Attributes:
-        has_difficult: use `is_difficult`.
+        has_difficult: use `is_difficult`: detections on a difficult object are neither true nor false positives.
         group_of_weight: number of objects that a group-of box counts as, found or missed. A group is found by a
             detection of which at least `min_iou` of the area is inside it; further detections in it are ignored. With
-            0 all detections in it are ignored. None: a group-of box is an ordinary object.
+            0 all detections in it are ignored. None: a group-of box is an ordinary object. A crowd is a group.
         drops_unverified: ignore detections of a class in images that have no object of the class and do not list it in
             `verified_class_ids`.
         is_weighted: mAP is the AP of one curve over all classes instead of the mean AP of the classes.
@@ -78,6 +43,11 @@ class VocRules:
     drops_unverified: bool = False
     is_weighted: bool = False
     recall_points: Literal["all", "eleven"] = "all"
+
+    @property
+    def matching(self) -> tuple[bool, float | None, bool]:
+        """The fields that matter for the matches."""
+        return self.has_difficult, self.group_of_weight, self.drops_unverified
 
 
 VOC_RULES = {
@@ -103,22 +73,23 @@ class VocMetrics:
 
 @dataclass(frozen=True, eq=False)
 class _Labelled:
-    """Counted detections: `scores` [N] and `weights` [N] (0: false positive, 1: true positive, or a group's weight)."""
+    """Objects and detections that count, the detections of a class in the order of the images.
 
-    scores: Array
-    weights: Array
+    Attributes:
+        num_truth_K: number of objects of each class.
+        class_index_N, scores_N: of the detections.
+        weights_N: 0 for a false positive, 1 for a true positive, or a group's weight.
+    """
 
-
-@dataclass(frozen=True, eq=False)
-class _Split:
-    """The input of the curves, by class."""
-
-    num_truth: dict[int, float]
-    labelled: dict[int, _Labelled]
+    num_truth_K: Array
+    class_index_N: Array
+    scores_N: Array
+    weights_N: Array
 
 
 def compute_voc_metrics(
-    images: Iterable[VocImage],
+    truth: ImageTable[ImageGroundTruth],
+    found: ImageTable[ImageDetections],
     class_ids: Sequence[int],
     rules_by_name: Mapping[str, VocRules] = VOC_RULES,
     *,
@@ -126,195 +97,158 @@ def compute_voc_metrics(
 ) -> dict[str, VocMetrics]:
     """Match detections to ground truth in each image, and summarize by class, for each set of rules.
 
-    Rules that match an image alike share the matching. Ground truth and detections of classes that are not in
-    `class_ids` are ignored. The order of images matters only for tied scores of different images.
+    Ground truth, and detections, of classes that are not in `class_ids` are ignored, as are boxes without area. The
+    order of images matters only for tied scores of different images.
+
+    Args:
+        truth, found: the same images in the same order.
+        class_ids: ascending.
     """
-    splits = {
-        (_matching_of(rules), rules.drops_unverified): _SplitBuilder(class_ids) for rules in rules_by_name.values()
-    }
-    for image in images:
-        results: dict[_Matching, tuple[dict[int, float], dict[int, _Labelled]]] = {}
-        for (matching, drops_unverified), split in splits.items():
-            needed = matching.needed_by(image)
-            if needed not in results:
-                results[needed] = _label_image(image, needed, min_iou)
-            num_truth, labelled = results[needed]
-            if drops_unverified:
-                verified = {*num_truth, *image.verified_class_ids}
-                labelled = {class_id: part for class_id, part in labelled.items() if class_id in verified}
-            split.add(num_truth, labelled)
-    built = {key: split.build() for key, split in splits.items()}
-    return {
-        name: _summarize(built[_matching_of(rules), rules.drops_unverified], rules)
-        for name, rules in rules_by_name.items()
-    }
+    parts: dict[tuple[bool, float | None, bool], list[_Labelled]] = {}
+    for start in range(0, max(len(truth), 1), BLOCK_IMAGES):
+        block = _Block(truth, found, class_ids, slice(start, min(start + BLOCK_IMAGES, len(truth))), min_iou)
+        for rules in {rules.matching: rules for rules in rules_by_name.values()}.values():
+            parts.setdefault(rules.matching, []).append(block.label(rules))
+    joined = {matching: _join(of_blocks) for matching, of_blocks in parts.items()}
+    return {name: _summarize(joined[rules.matching], class_ids, rules) for name, rules in rules_by_name.items()}
 
 
-class _Matching(NamedTuple):
-    """The fields of `VocRules` that matter for matching."""
+class _Block:
+    """Consecutive images, whose boxes are matched together.
 
-    has_difficult: bool
-    group_of_weight: float | None
+    Boxes are float32, as in the reference: IoU equals the reference only for this type.
+    """
 
-    def needed_by(self, image: VocImage) -> "_Matching":
-        """Return rules that match the image alike, the same ones for as many rules as possible."""
-        has_difficult = self.has_difficult and bool(image.is_difficult.any())
-        return _Matching(has_difficult, self.group_of_weight if image.is_group_of.any() else None)
+    def __init__(
+        self,
+        truth: ImageTable[ImageGroundTruth],
+        found: ImageTable[ImageDetections],
+        class_ids: Sequence[int],
+        images: slice,
+        min_iou: float,
+    ) -> None:
+        start, stop = images.start, images.stop
+        self._num_classes, self._min_iou = len(class_ids), min_iou
+        rows = truth.rows(start, stop)
+        is_known = np.isin(truth.columns["class_ids"][rows], class_ids)
+        keys = class_keys(truth, start, stop, class_ids)[is_known]
+        order = np.argsort(keys, kind="stable")
+        self._truth_keys = keys[order]
+        self._truth_boxes = _boxes_yxyx_px(truth, truth, start, stop)[is_known][order]
+        self._is_difficult = _flags(truth, "is_difficult", rows)[is_known][order]
+        is_group_of = _flags(truth, "is_group_of", rows) | _flags(truth, "is_crowd", rows)
+        self._is_group_of = is_group_of[is_known][order]
 
+        boxes = _boxes_yxyx_px(found, truth, start, stop)
+        rows = found.rows(start, stop)
+        is_kept = np.isin(found.columns["class_ids"][rows], class_ids) & (boxes[:, :2] < boxes[:, 2:]).all(axis=1)
+        keys, scores = class_keys(found, start, stop, class_ids)[is_kept], found.columns["scores"][rows][is_kept]
+        order = _by_descending_score(keys, scores)
+        self._keys, self._scores, self._boxes = keys[order], scores[order], boxes[is_kept][order]
+        verified = [
+            (np.searchsorted(class_ids, class_id) << 32) | (image - start)
+            for image, image_class_ids in truth.verified.items()
+            if start <= image < stop
+            for class_id in set(image_class_ids).intersection(class_ids)
+        ]
+        self._is_verified = np.isin(self._keys, self._truth_keys) | np.isin(self._keys, np.array(verified, np.int64))
 
-def _matching_of(rules: VocRules) -> _Matching:
-    return _Matching(rules.has_difficult, rules.group_of_weight)
+    def label(self, rules: VocRules) -> _Labelled:
+        """Label each detection as true positive, false positive or ignored."""
+        is_group = self._is_group_of & (rules.group_of_weight is not None)
+        is_difficult = np.append(self._is_difficult & rules.has_difficult, False)  # for detections without an object
+        # A detection can only match its best object, even if that one is taken and the second best is free.
+        best, iou = self._best_overlaps(~is_group, _pairwise_iou)
+        is_match = iou >= self._min_iou
+        is_ignored = is_match & is_difficult[best]
+        candidates = np.flatnonzero(is_match & ~is_ignored)
+        _, first = np.unique(best[candidates], return_index=True)
+        is_right = np.zeros(len(best), bool)
+        is_right[candidates[first]] = True
 
+        group_weight = rules.group_of_weight or 0.0
+        group_scores = np.zeros(len(is_group), self._scores.dtype)
+        if is_group.any():
+            group, share = self._best_overlaps(is_group, _share_inside)
+            is_inside = (share >= self._min_iou) & ~is_right & ~is_ignored
+            is_ignored |= is_inside
+            if group_weight > 0:
+                np.maximum.at(group_scores, group[is_inside], self._scores[is_inside])
+        is_found_group = group_scores > 0
+        if rules.drops_unverified:
+            is_ignored |= ~self._is_verified
+        is_counted = ~is_ignored
+        keys = np.concatenate([self._keys[is_counted], self._truth_keys[is_found_group]])
+        scores = np.concatenate([self._scores[is_counted], group_scores[is_found_group]])
+        weights = np.concatenate([is_right[is_counted], np.full(np.count_nonzero(is_found_group), group_weight)])
+        order = np.argsort(keys, kind="stable")
+        truth_weights = np.where(is_group, group_weight, 1.0) * ~is_difficult[:-1]
+        return _Labelled(
+            num_truth_K=np.bincount(self._truth_keys >> 32, truth_weights, minlength=self._num_classes),
+            class_index_N=(keys[order] >> 32).astype(np.int32),
+            scores_N=scores[order],
+            weights_N=weights[order].astype(np.float32),
+        )
 
-class _SplitBuilder:
-    """Collect the results of the images of a split."""
+    def _best_overlaps(self, is_object: Array, overlap: Callable[[Array, Array], Array]) -> tuple[Array, Array]:
+        """Return the object [N] of the same class and image with the greatest overlap (of ties the first), or -1.
 
-    def __init__(self, class_ids: Sequence[int]) -> None:
-        self._num_truth = dict.fromkeys(class_ids, 0.0)
-        self._parts: dict[int, list[_Labelled]] = {class_id: [] for class_id in class_ids}
-        self._joined: dict[int, list[_Labelled]] = {class_id: [] for class_id in class_ids}
-        self._num_waiting = 0
-
-    def add(self, num_truth: Mapping[int, float], labelled: Mapping[int, _Labelled]) -> None:
-        for class_id in num_truth.keys() & self._num_truth.keys():
-            self._num_truth[class_id] += num_truth[class_id]
-        for class_id in labelled.keys() & self._parts.keys():
-            self._parts[class_id].append(labelled[class_id])
-        self._num_waiting += 1
-        if self._num_waiting == _JOINED_IMAGES:
-            self._join_parts()
-
-    def _join_parts(self) -> None:
-        for class_id, parts in self._parts.items():
-            self._joined[class_id].append(_join(parts))
-            parts.clear()
-        self._num_waiting = 0
-
-    def build(self) -> _Split:
-        """Return the result; the builder must not be used afterwards."""
-        self._join_parts()
-        return _Split(self._num_truth, {class_id: _join(self._joined.pop(class_id)) for class_id in self._num_truth})
-
-
-def _label_image(image: VocImage, rules: _Matching, min_iou: float) -> tuple[dict[int, float], dict[int, _Labelled]]:
-    """Return the ground truth and the labelled detections of an image by class."""
-    num_shown = _count_truth(image, rules)
-    labelled = {
-        class_id: _label_class(image, class_id, rows, rules, min_iou)
-        if class_id in num_shown
-        else _Labelled(image.scores[rows], np.zeros(len(rows), np.float32))
-        for class_id, rows in _detection_rows_by_class(image)
-    }
-    return num_shown, labelled
-
-
-def _summarize(split: _Split, rules: VocRules) -> VocMetrics:
-    measured = [class_id for class_id, count in split.num_truth.items() if count > 0]
-    AP_by_class_id: dict[int, float | None] = dict.fromkeys(split.num_truth)
-    for class_id in measured:
-        AP_by_class_id[class_id] = _average_precision(split.labelled[class_id], split.num_truth[class_id], rules)
-    mAP: float | None = None
-    if measured and rules.is_weighted:
-        joined = _join([split.labelled[class_id] for class_id in measured])
-        mAP = _average_precision(joined, sum(split.num_truth.values()), rules)
-    elif measured:
-        mAP = float(np.mean([AP for AP in AP_by_class_id.values() if AP is not None]))
-    return VocMetrics(mAP=mAP, AP_by_class_id=AP_by_class_id, num_truth_by_class_id=dict(split.num_truth))
-
-
-def _flags(image: VocImage, rules: _Matching) -> tuple[Array, Array]:
-    """Return difficult [G] and group-of [G] as the rules use them."""
-    none = np.zeros(len(image.truth_class_ids), bool)
-    is_difficult = image.is_difficult.astype(bool) if rules.has_difficult else none
-    is_group_of = none if rules.group_of_weight is None else image.is_group_of.astype(bool)
-    return is_difficult, is_group_of
-
-
-def _count_truth(image: VocImage, rules: _Matching) -> dict[int, float]:
-    """Count the ground truth of each class in the image; 0 if all of it is difficult or groups of weight 0."""
-    is_difficult, is_group_of = _flags(image, rules)
-    weights = np.where(is_group_of, rules.group_of_weight or 0.0, 1.0)
-    counts: dict[int, float] = {}
-    for class_id, weight in zip(image.truth_class_ids.tolist(), (weights * ~is_difficult).tolist(), strict=True):
-        counts[class_id] = counts.get(class_id, 0.0) + weight
-    return counts
-
-
-def _detection_rows_by_class(image: VocImage) -> Iterator[tuple[int, Array]]:
-    """Yield, for each class, the rows of its detections that count, by descending score."""
-    ymin, xmin, ymax, xmax = image.boxes_yxyx_px.T
-    is_kept = (ymin < ymax) & (xmin < xmax)
-    rows = np.flatnonzero(is_kept)
-    rows = rows[np.argsort(image.class_ids[rows], kind="stable")]
-    found_ids, starts = np.unique(image.class_ids[rows], return_index=True)
-    long_scores = image.scores[rows].astype(np.longdouble)
-    ends = np.append(starts, len(rows))[1:]
-    for class_id, start, end in zip(found_ids.tolist(), starts.tolist(), ends.tolist(), strict=True):
-        yield class_id, rows[start:end][_descending(long_scores[start:end])]
+        The second array [N] has the overlaps.
+        """
+        best, greatest = np.full(len(self._keys), -1), np.full(len(self._keys), -1.0)
+        objects = np.flatnonzero(is_object)
+        groups = padded_groups(self._keys, self._truth_keys[objects], np.arange(len(best)), objects)
+        for rows_BN, objects_BG in groups:
+            overlap_BNG = overlap(self._boxes[rows_BN], self._truth_boxes[objects_BG])
+            overlap_BNG = np.where(objects_BG[:, np.newaxis] >= 0, overlap_BNG, -1.0)
+            column_BN, is_row_BN = overlap_BNG.argmax(axis=2), rows_BN >= 0
+            best[rows_BN[is_row_BN]] = np.take_along_axis(objects_BG, column_BN, axis=1)[is_row_BN]
+            greatest[rows_BN[is_row_BN]] = overlap_BNG.max(axis=2)[is_row_BN]
+        return best, greatest
 
 
-def _descending(long_scores: Array) -> Array:
+def _boxes_yxyx_px(
+    images: ImageTable[Any], truth: ImageTable[ImageGroundTruth], start: int, stop: int
+) -> npt.NDArray[np.float32]:
+    hw_N2 = truth.image_hw_I2[start:stop][images.image_index(start, stop)]
+    boxes_rel = images.columns["boxes_yxyx_rel"][images.rows(start, stop)].astype(np.float64)
+    boxes_px: npt.NDArray[np.float32] = (boxes_rel * np.tile(hw_N2, 2)).astype(np.float32)
+    return boxes_px
+
+
+def _flags(truth: ImageTable[ImageGroundTruth], name: str, rows: slice) -> npt.NDArray[np.bool_]:
+    if name not in truth.columns:
+        return np.zeros(rows.stop - rows.start, bool)
+    return truth.columns[name][rows].astype(bool)
+
+
+def _by_descending_score(keys: Array, scores: Array) -> Array:
+    """Return the order by keys, and by descending score among equal keys."""
+    order = np.argsort(keys, kind="stable")
+    starts = np.unique(keys[order], return_index=True)[1]
+    for rows in np.split(order, starts[1:]):
+        rows[:] = rows[_descending(scores[rows])]
+    return order
+
+
+def _descending(scores: Array) -> Array:
     """Sort by descending score; tied scores are ordered as in the reference, which reverses numpy's unstable sort.
 
     The order of ties changes AP. For float32 and float64, numpy may sort with vector instructions, which order ties
     differently; it has none for long doubles, whose comparisons give the same results.
     """
-    return np.argsort(long_scores)[::-1]
-
-
-def _label_class(image: VocImage, class_id: int, rows: Array, rules: _Matching, min_iou: float) -> _Labelled:
-    """Label the detections `rows` of one class, in that order, as true positive, false positive or ignored."""
-    scores = image.scores[rows]
-    is_of_class = image.truth_class_ids == class_id
-    is_right = np.zeros(len(rows), bool)
-    is_left_out = np.zeros(len(rows), bool)
-    is_difficult, is_group_of = _flags(image, rules)
-    boxes = image.boxes_yxyx_px[rows]
-
-    # A detection can only match its best object, even if that one is taken and the second best is free.
-    objects = np.flatnonzero(is_of_class & ~is_group_of)
-    is_taken = np.zeros(len(objects), bool)
-    for row, best in _best_overlaps(_pairwise_iou(boxes, image.truth_boxes_yxyx_px[objects]), min_iou):
-        if is_difficult[objects[best]]:
-            is_left_out[row] = True
-        elif not is_taken[best]:
-            is_right[row] = is_taken[best] = True
-
-    groups = np.flatnonzero(is_of_class & is_group_of)
-    if len(groups) == 0:
-        return _Labelled(scores[~is_left_out], is_right[~is_left_out].astype(np.float32))
-    group_scores = np.zeros(len(groups), scores.dtype)
-    shares = _intersections(boxes, image.truth_boxes_yxyx_px[groups]) / _areas(boxes)[:, None]
-    for row, best in _best_overlaps(shares, min_iou):
-        if not is_right[row] and not is_left_out[row]:
-            is_left_out[row] = True
-            group_scores[best] = max(group_scores[best], scores[row])
-    weight = rules.group_of_weight or 0.0
-    group_scores = group_scores[group_scores > 0] if weight > 0 else group_scores[:0]
-    return _Labelled(
-        np.concatenate([scores[~is_left_out], group_scores]),
-        np.concatenate([is_right[~is_left_out], np.full(len(group_scores), weight)]),
-    )
-
-
-def _best_overlaps(overlaps_NG: Array, min_overlap: float) -> Iterator[tuple[int, int]]:
-    """Yield each row with at least `min_overlap` and its best column (of ties the first)."""
-    if overlaps_NG.shape[1] == 0:
-        return
-    best = overlaps_NG.argmax(axis=1)
-    rows = np.flatnonzero(overlaps_NG[np.arange(len(best)), best] >= min_overlap)
-    yield from zip(rows.tolist(), best[rows].tolist(), strict=True)
+    return np.argsort(scores.astype(np.longdouble))[::-1]
 
 
 def _areas(boxes_yxyx: Array) -> Array:
-    ymin, xmin, ymax, xmax = boxes_yxyx.T
-    areas: Array = (ymax - ymin) * (xmax - xmin)
+    sides = boxes_yxyx[..., 2:] - boxes_yxyx[..., :2]
+    areas: Array = sides[..., 0] * sides[..., 1]
     return areas
 
 
 def _intersections(boxes1_yxyx: Array, boxes2_yxyx: Array) -> Array:
-    """Return intersections, float64 [N, M]; sides are computed in the boxes' dtype, as in the reference."""
-    first, second = boxes1_yxyx[:, None], boxes2_yxyx[None]
+    """Return intersections, float64 [..., N, M]; sides are computed in the boxes' dtype, as in the reference."""
+    first, second = boxes1_yxyx[..., :, np.newaxis, :], boxes2_yxyx[..., np.newaxis, :, :]
     sides = np.minimum(first[..., 2:], second[..., 2:]) - np.maximum(first[..., :2], second[..., :2])
     sides = np.maximum(sides, 0).astype(float)
     products: Array = sides[..., 0] * sides[..., 1]
@@ -323,19 +257,49 @@ def _intersections(boxes1_yxyx: Array, boxes2_yxyx: Array) -> Array:
 
 def _pairwise_iou(boxes1_yxyx: Array, boxes2_yxyx: Array) -> Array:
     intersections = _intersections(boxes1_yxyx, boxes2_yxyx)
-    ious: Array = intersections / (_areas(boxes1_yxyx)[:, None] + _areas(boxes2_yxyx)[None] - intersections)
+    areas = _areas(boxes1_yxyx)[..., :, np.newaxis] + _areas(boxes2_yxyx)[..., np.newaxis, :]
+    ious: Array = intersections / (areas - intersections)
     return ious
 
 
-def _join(parts: Sequence[_Labelled]) -> _Labelled:
+def _share_inside(boxes1_yxyx: Array, boxes2_yxyx: Array) -> Array:
+    """Return the share of the area of each first box that is inside each second one."""
+    shares: Array = _intersections(boxes1_yxyx, boxes2_yxyx) / _areas(boxes1_yxyx)[..., :, np.newaxis]
+    return shares
+
+
+def _join(blocks: Sequence[_Labelled]) -> _Labelled:
+    class_index = np.concatenate([block.class_index_N for block in blocks])
+    order = np.argsort(class_index, kind="stable")
     return _Labelled(
-        np.concatenate([part.scores for part in parts] or [np.zeros(0, np.float32)]),
-        np.concatenate([part.weights for part in parts] or [np.zeros(0, np.float32)]),
+        num_truth_K=np.sum([block.num_truth_K for block in blocks], axis=0),
+        class_index_N=class_index[order],
+        scores_N=np.concatenate([block.scores_N for block in blocks])[order],
+        weights_N=np.concatenate([block.weights_N for block in blocks])[order],
     )
 
 
-def _average_precision(labelled: _Labelled, num_truth: float, rules: VocRules) -> float:
-    weights = labelled.weights[_descending(labelled.scores.astype(np.longdouble))]
+def _summarize(labelled: _Labelled, class_ids: Sequence[int], rules: VocRules) -> VocMetrics:
+    num_truth: list[float] = labelled.num_truth_K.tolist()
+    AP_by_class_id: dict[int, float | None] = dict.fromkeys(class_ids)
+    for k, class_id in enumerate(class_ids):
+        if num_truth[k] > 0:
+            rows = slice(*np.searchsorted(labelled.class_index_N, [k, k + 1]))
+            AP_by_class_id[class_id] = _average_precision(labelled, rows, num_truth[k], rules)
+    measured = [AP for AP in AP_by_class_id.values() if AP is not None]
+    mAP: float | None = None
+    if measured and rules.is_weighted:
+        rows_with_truth = labelled.num_truth_K[labelled.class_index_N] > 0
+        mAP = _average_precision(labelled, rows_with_truth, sum(num_truth), rules)
+    elif measured:
+        mAP = float(np.mean(measured))
+    return VocMetrics(
+        mAP=mAP, AP_by_class_id=AP_by_class_id, num_truth_by_class_id=dict(zip(class_ids, num_truth, strict=True))
+    )
+
+
+def _average_precision(labelled: _Labelled, rows: slice | Array, num_truth: float, rules: VocRules) -> float:
+    weights = labelled.weights_N[rows][_descending(labelled.scores_N[rows])]
     num_right = np.cumsum(weights, dtype=np.float64)
     # The added points close the curve at recall 0 and at recall 1 with precision 0.
     precisions = np.concatenate([num_right / (num_right + np.cumsum(weights <= 0)), [0.0]])

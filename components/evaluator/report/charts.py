@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 from detloom.components.evaluator.analysis.bootstrap import ClassInterval, Interval
 from detloom.components.evaluator.analysis.confidence_calibration import Calibration
 from detloom.components.evaluator.analysis.confusion import Confusion
-from detloom.components.evaluator.analysis.error_types import ErrorType
+from detloom.components.evaluator.analysis.error_types import ErrorCosts, ErrorType
 from detloom.components.evaluator.baseline_comparison import Comparison
-from detloom.components.evaluator.measurements import ClassCurve, ErrorCosts
+from detloom.components.evaluator.measurements import ClassCurve
 from detloom.components.evaluator.report.tables import (
     MAX_ROWS,
     Json,

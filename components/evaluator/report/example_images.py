@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from detloom.components.evaluator.analysis.error_types import DetectionError, ErrorType
+from detloom.components.evaluator.analysis.error_types import ErrorType, WrongDetection
 from detloom.components.evaluator.baseline_comparison import ImageChange, ImageScore
 from detloom.components.evaluator.evaluation_result import EvaluationResult, ImageKind, ReportImage, ReportObject
 from detloom.components.evaluator.measurements import Measurements, Split
@@ -82,9 +82,8 @@ def plan_images(
     if evaluation.baseline is not None and baseline:
         models.append(_Model("baseline", evaluation.baseline, baseline))
     planner = _Planner(evaluation.split, models)
-    errors = candidate.error_analysis.errors
     plans = [
-        *planner.wrong_detections(errors.highest_wrong(num_each)),
+        *planner.wrong_detections(candidate.outcomes.highest_wrong(num_each)),
         *planner.missed(_largest_missed(candidate, evaluation.split, num_each)),
     ]
     if len(models) > 1:
@@ -182,9 +181,8 @@ class _Planner:
             for row in rows
         ]
 
-    def wrong_detections(self, errors: Sequence[DetectionError]) -> Iterator[ImagePlan]:
+    def wrong_detections(self, errors: Sequence[WrongDetection]) -> Iterator[ImagePlan]:
         for error in errors:
-            assert error.detection_index is not None
             class_ids = self._models[0].detections(error.image_index).class_ids
             name = self._split.label_map.name_of(int(class_ids[error.detection_index]))
             text = f"{name} with score {error.score:.2f} {_ERROR_TEXTS[error.error_type]}"

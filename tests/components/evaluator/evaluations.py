@@ -8,10 +8,11 @@ from detloom.components.evaluator.baseline_comparison import compare
 from detloom.components.evaluator.blessing import decide
 from detloom.components.evaluator.evaluation_result import EvaluationResult, ModelCosts, ReportImage, ReportObject
 from detloom.components.evaluator.gates import GateEvidence, Latency
-from detloom.components.evaluator.measurements import MeasureOptions, Split, measure
+from detloom.components.evaluator.measurements import Split, measure
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.run_file.evaluator_and_gates import (
     BaselineGate,
+    Evaluator,
     Gates,
     ImageSlices,
     MetricFloor,
@@ -25,7 +26,7 @@ IMAGE_HW = (200, 400)
 LEFT, RIGHT = (0.1, 0.05, 0.9, 0.45), (0.2, 0.55, 0.8, 0.95)  # boxes of 160 x 160 and 120 x 160 pixels
 TODAY = datetime.date(2026, 1, 1)
 LATENCY = Latency(median_ms=41.26, p95_ms=55.0, num_images=50)
-OPTIONS = MeasureOptions(
+OPTIONS = Evaluator(
     image_slices=(ImageSlices(feature="image/camera"),),
     object_slices=(ObjectSlices(by="side_px", edges=(150,)),),
     sizes=(SizeBin(name="wee", max_side_px=16),),

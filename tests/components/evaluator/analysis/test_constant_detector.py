@@ -6,9 +6,9 @@ import pytest
 from detloom.components.evaluator import baseline_comparison as comparison
 from detloom.components.evaluator.analysis.constant_detector import constant_detections
 from detloom.components.evaluator.baseline_comparison import compare_with_constant
-from detloom.components.evaluator.measurements import MeasureOptions, Split, measure
+from detloom.components.evaluator.measurements import Split, measure
 from detloom.schemas.contracts.label_map import LabelMap
-from detloom.schemas.run_file.evaluator_and_gates import BaselineGate
+from detloom.schemas.run_file.evaluator_and_gates import BaselineGate, Evaluator
 from detloom.trainer_module.evaluation.coco_images import ImageDetections, ImageGroundTruth
 from detloom.trainer_module.evaluation.coco_metrics import compute_coco_metrics
 
@@ -47,7 +47,7 @@ def detections(truth, boxes_of, score=0.9):
 
 def gain_of(truth, found):
     split = Split(ground_truth=truth, features=[{}] * len(truth), label_map=LABEL_MAP)
-    return compare_with_constant(measure(split, found, MeasureOptions()), found, split, GATE)
+    return compare_with_constant(measure(split, found, Evaluator()), found, split, GATE)
 
 
 def constant_in_each(truth):

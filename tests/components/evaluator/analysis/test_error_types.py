@@ -1,7 +1,10 @@
 import numpy as np
 import pytest
 
-from detloom.components.evaluator.analysis.error_types import ErrorImage, ErrorType, analyze_errors
+from detloom.components.evaluator.analysis import error_types
+from detloom.components.evaluator.analysis.error_types import RIGHT, ErrorType, analyze_errors
+from detloom.trainer_module.evaluation.coco_images import ImageDetections, ImageGroundTruth
+from detloom.trainer_module.evaluation.image_table import ImageTable
 
 NOWHERE = [900, 900, 10, 10]
 AP_HALF = 51 / 101  # precision 1 up to recall 1/2: at 0, 0.01, ... 0.50 of the 101 points
@@ -14,14 +17,44 @@ def square(number):
 
 def make_image(truth=(), found=(), *, crowd=()):
     """Make an image from truth (box, class id), found (box, score, class id) and crowds as positions in truth."""
-    return ErrorImage(
-        truth_boxes_xywh_px=np.array([box for box, _ in truth], float).reshape(-1, 4),
-        truth_class_ids=np.array([class_id for _, class_id in truth], int),
-        is_crowd=np.isin(np.arange(len(truth)), crowd),
-        boxes_xywh_px=np.array([box for box, _, _ in found], float).reshape(-1, 4),
-        scores=np.array([score for _, score, _ in found], float),
-        class_ids=np.array([class_id for _, _, class_id in found], int),
+    return image_of(
+        np.array([box for box, _ in truth], float).reshape(-1, 4),
+        np.array([class_id for _, class_id in truth], int),
+        np.isin(np.arange(len(truth)), crowd),
+        np.array([box for box, _, _ in found], float).reshape(-1, 4),
+        np.array([score for _, score, _ in found], float),
+        np.array([class_id for _, _, class_id in found], int),
     )
+
+
+def image_of(truth_boxes, truth_ids, is_crowd, boxes, scores, class_ids):
+    """Return ground truth and detections of boxes in pixels, xywh."""
+    truth = ImageGroundTruth(
+        1, (1000, 1000), np.zeros_like(truth_boxes), truth_ids, is_crowd, given_xywh_px=truth_boxes
+    )
+    return truth, ImageDetections(1, np.zeros_like(boxes), scores, class_ids, given_xywh_px=boxes)
+
+
+def analyze(images):
+    truth = ImageTable.of(ImageGroundTruth, [truth for truth, _ in images])
+    found = ImageTable.of(ImageDetections, [found for _, found in images])
+    return analyze_errors(truth, found)
+
+
+def costs_of(images):
+    return analyze(images)[0]
+
+
+def wrong_of(images):
+    """Return (image, detection, type, whether it is on a crowd) of each false positive."""
+    outcomes = analyze(images)[1]
+    return [
+        (int(image), int(row), list(ErrorType)[number], bool(on_crowd))
+        for image, row, number, on_crowd in zip(
+            outcomes.image_index, outcomes.rows, outcomes.type_numbers, outcomes.is_on_crowd, strict=True
+        )
+        if number != RIGHT
+    ]
 
 
 def make_random_images(seed, *, num_decimals):
@@ -40,16 +73,8 @@ def make_random_images(seed, *, num_decimals):
         if num_truth:
             boxes[is_near] = np.maximum(truth_boxes[meant] + shifts, 1)[is_near]
             class_ids[is_near & is_same_class] = truth_ids[meant][is_near & is_same_class]
-        images.append(
-            ErrorImage(
-                truth_boxes_xywh_px=truth_boxes,
-                truth_class_ids=truth_ids,
-                is_crowd=rng.random(num_truth) < 0.1,
-                boxes_xywh_px=boxes,
-                scores=scores,
-                class_ids=class_ids,
-            )
-        )
+        is_crowd = rng.random(num_truth) < 0.1
+        images.append(image_of(truth_boxes, truth_ids, is_crowd, boxes, scores, class_ids))
     return images
 
 
@@ -66,20 +91,20 @@ def counts_above_zero(analysis):
 
 
 def test_a_poorly_localized_detection_is_a_localization_error():
-    analysis = analyze_errors([make_image([(square(0), 1)], [([0, 0, 10, 4], 0.9, 1)])])  # IoU 40 / 100
+    analysis = costs_of([make_image([(square(0), 1)], [([0, 0, 10, 4], 0.9, 1)])])  # IoU 40 / 100
     assert analysis.AP50 == 0
     assert counts_above_zero(analysis) == {ErrorType.LOCALIZATION: 1}  # the object is not missed besides
     assert costs_above_zero(analysis) == {ErrorType.LOCALIZATION: 1.0}
 
 
 def test_a_well_localized_detection_of_another_class_is_a_classification_error():
-    analysis = analyze_errors([make_image([(square(0), 1)], [(square(0), 0.9, 2)])])
+    analysis = costs_of([make_image([(square(0), 1)], [(square(0), 0.9, 2)])])
     assert counts_above_zero(analysis) == {ErrorType.CLASSIFICATION: 1}
     assert costs_above_zero(analysis) == {ErrorType.CLASSIFICATION: 1.0}  # class 2 is removed, class 1 has AP 1
 
 
 def test_a_poorly_localized_detection_of_another_class_is_both_and_its_object_is_missed():
-    analysis = analyze_errors([make_image([(square(0), 1)], [([0, 0, 10, 4], 0.9, 2)])])
+    analysis = costs_of([make_image([(square(0), 1)], [([0, 0, 10, 4], 0.9, 2)])])
     assert counts_above_zero(analysis) == {ErrorType.BOTH: 1, ErrorType.MISSED: 1}
     assert costs_above_zero(analysis) == {}  # fixing only one of the two still leaves AP 0
 
@@ -89,7 +114,7 @@ def test_a_poorly_localized_detection_of_another_class_is_both_and_its_object_is
 )
 def test_a_second_detection_is_a_duplicate_and_one_on_nothing_is_background(wrong_box, error_type):
     found = [(square(0), 0.9, 1), (wrong_box, 0.8, 1), (square(1), 0.7, 1)]
-    analysis = analyze_errors([make_image([(square(0), 1), (square(1), 1)], found)])
+    analysis = costs_of([make_image([(square(0), 1), (square(1), 1)], found)])
     # True, false, true: precision 1 at 51 points, 2/3 at the other 50; 1 everywhere without the false positive.
     assert counts_above_zero(analysis) == {error_type: 1}
     assert costs_above_zero(analysis) == {error_type: pytest.approx(50 / 3 / 101, abs=1e-12)}
@@ -97,7 +122,7 @@ def test_a_second_detection_is_a_duplicate_and_one_on_nothing_is_background(wron
 
 
 def test_an_object_without_any_detection_is_missed():
-    analysis = analyze_errors([make_image([(square(0), 1), (square(1), 1)], [(square(0), 0.9, 1)])])
+    analysis = costs_of([make_image([(square(0), 1), (square(1), 1)], [(square(0), 0.9, 1)])])
     assert counts_above_zero(analysis) == {ErrorType.MISSED: 1}
     assert costs_above_zero(analysis) == {ErrorType.MISSED: pytest.approx(1 - AP_HALF, abs=1e-12)}
     assert summary_of(analysis) == pytest.approx([AP_HALF, 0, 1 - AP_HALF], abs=1e-12)
@@ -116,28 +141,19 @@ def test_an_object_without_any_detection_is_missed():
 )
 def test_types_at_the_thresholds(width, class_id, error_type):
     image = make_image([([0, 0, 10, 10], 1)], [([0, 0, width, 10], 0.9, class_id)])
-    found = [error.error_type for error in analyze_errors([image]).errors if error.detection_index is not None]
-    assert found == ([] if error_type is None else [error_type])
-
-
-def test_thresholds_can_be_chosen():
-    image = make_image([([0, 0, 10, 10], 1)], [([0, 0, 6, 10], 0.9, 1)])  # IoU 0.6
-    assert counts_above_zero(analyze_errors([image])) == {}
-    assert counts_above_zero(analyze_errors([image], min_iou=0.75)) == {ErrorType.LOCALIZATION: 1}
-    strict = analyze_errors([image], min_iou=0.75, background_iou=0.7)
-    assert counts_above_zero(strict) == {ErrorType.BACKGROUND: 1, ErrorType.MISSED: 1}
+    assert wrong_of([image]) == ([] if error_type is None else [(0, 0, error_type, False)])
 
 
 def test_of_two_errors_on_one_object_the_one_with_the_higher_score_is_fixed():
     found = [([0, 0, 10, 3], 0.8, 1), ([0, 0, 10, 4], 0.9, 1)]
-    analysis = analyze_errors([make_image([(square(0), 1)], found)])
+    analysis = costs_of([make_image([(square(0), 1)], found)])
     assert counts_above_zero(analysis) == {ErrorType.LOCALIZATION: 2}
     assert costs_above_zero(analysis) == {ErrorType.LOCALIZATION: 1.0}
 
 
 def test_an_object_is_assigned_to_its_error_with_the_highest_score():
     found = [([0, 0, 10, 4], 0.8, 1), (square(0), 0.9, 2)]
-    analysis = analyze_errors([make_image([(square(0), 1)], found)])
+    analysis = costs_of([make_image([(square(0), 1)], found)])
     assert counts_above_zero(analysis) == {ErrorType.LOCALIZATION: 1, ErrorType.CLASSIFICATION: 1}
     # The localization error has the lower score, so no true positive is left after it is removed.
     assert costs_above_zero(analysis) == {ErrorType.CLASSIFICATION: 1.0}
@@ -145,35 +161,35 @@ def test_an_object_is_assigned_to_its_error_with_the_highest_score():
 
 def test_a_localization_error_on_a_matched_object_is_removed():
     found = [([0, 0, 10, 4], 0.95, 1), (square(0), 0.9, 1)]
-    analysis = analyze_errors([make_image([(square(0), 1)], found)])
+    analysis = costs_of([make_image([(square(0), 1)], found)])
     assert analysis.AP50 == 0.5
     assert costs_above_zero(analysis) == {ErrorType.LOCALIZATION: 0.5}
 
 
 def test_detections_on_a_crowd_cost_nothing_and_are_flagged():
     truth, found = [([100, 100, 50, 50], 1), (square(0), 1)], [([110, 110, 10, 10], 0.9, 1), (square(0), 0.8, 1)]
-    analysis = analyze_errors([make_image(truth, found, crowd=[0])])
+    analysis = costs_of([make_image(truth, found, crowd=[0])])
     assert analysis.AP50 == 1
-    assert [(error.error_type, error.is_on_crowd) for error in analysis.errors] == [(ErrorType.BACKGROUND, True)]
+    assert wrong_of([make_image(truth, found, crowd=[0])]) == [(0, 0, ErrorType.BACKGROUND, True)]
     assert costs_above_zero(analysis) == {}
 
 
 def test_a_crowd_affects_only_detections_of_its_class():
     truth, found = [([100, 100, 50, 50], 2), (square(0), 1)], [([110, 110, 10, 10], 0.9, 1), (square(0), 0.8, 1)]
-    analysis = analyze_errors([make_image(truth, found, crowd=[0])])
+    analysis = costs_of([make_image(truth, found, crowd=[0])])
     assert analysis.AP50 == 0.5
-    assert [error.is_on_crowd for error in analysis.errors] == [False]
+    assert wrong_of([make_image(truth, found, crowd=[0])]) == [(0, 0, ErrorType.BACKGROUND, False)]
 
 
 def test_a_class_without_ground_truth_counts_in_the_mean():
-    analysis = analyze_errors([make_image([(square(0), 1)], [(square(0), 0.9, 1), (NOWHERE, 0.8, 2)])])
+    analysis = costs_of([make_image([(square(0), 1)], [(square(0), 0.9, 1), (NOWHERE, 0.8, 2)])])
     assert analysis.AP50 == 0.5
     assert costs_above_zero(analysis) == {ErrorType.BACKGROUND: 0.5}
 
 
 def test_only_the_hundred_best_detections_of_an_image_count():
     found = [(square(0), 0.1, 1)] + [(NOWHERE, 0.9, 2)] * 100
-    analysis = analyze_errors([make_image([(square(0), 1)], found)])
+    analysis = costs_of([make_image([(square(0), 1)], found)])
     assert counts_above_zero(analysis) == {ErrorType.BACKGROUND: 100, ErrorType.MISSED: 1}
 
 
@@ -181,14 +197,30 @@ def test_errors_refer_to_the_arrays_of_their_image():
     first = make_image([(square(0), 1)], [(square(0), 0.9, 1)])
     truth = [([500, 500, 50, 50], 1), (square(0), 1), (square(1), 1)]
     found = [(square(0), 0.3, 1), (NOWHERE, 0.5, 1), ([0, 0, 10, 9], 0.7, 1)]
-    errors = analyze_errors([first, make_image(truth, found, crowd=[0])]).errors
-    rows = [(error.image_index, error.error_type, error.detection_index, error.truth_index) for error in errors]
-    assert rows == [
-        (1, ErrorType.BACKGROUND, 1, None),
-        (1, ErrorType.DUPLICATE, 0, 1),  # detection 2 of score 0.7 has object 1
-        (1, ErrorType.MISSED, None, 2),
+    images = [first, make_image(truth, found, crowd=[0])]
+    # By descending score; detection 2 of score 0.7 has object 1.
+    assert wrong_of(images) == [(1, 1, ErrorType.BACKGROUND, False), (1, 0, ErrorType.DUPLICATE, False)]
+    assert counts_above_zero(costs_of(images))[ErrorType.MISSED] == 1
+
+
+def test_the_highest_false_positives_are_one_of_each_image_and_none_on_a_crowd():
+    crowd = ([100, 100, 50, 50], 1)
+    images = [
+        make_image([], [(NOWHERE, 0.2, 1), (NOWHERE, 0.6, 2)]),
+        make_image([crowd], [([110, 110, 10, 10], 0.9, 1)], crowd=[0]),
+        make_image([(square(0), 1)], [(square(0), 0.99, 1), (square(0), 0.7, 2)]),
     ]
-    assert [error.score for error in errors] == [0.5, 0.3, None]
+    highest = analyze(images)[1].highest_wrong(3)
+    found = [(wrong.image_index, wrong.detection_index, wrong.error_type, wrong.score) for wrong in highest]
+    assert found == [(2, 1, ErrorType.CLASSIFICATION, 0.7), (0, 1, ErrorType.BACKGROUND, 0.6)]
+    assert analyze(images)[1].highest_wrong(1) == highest[:1]
+
+
+def test_blocks_of_images_do_not_change_the_numbers(monkeypatch):
+    images = make_random_images(4, num_decimals=2)
+    whole, wrong = costs_of(images), wrong_of(images)
+    monkeypatch.setattr(error_types, "BLOCK_IMAGES", 7)
+    assert (costs_of(images), wrong_of(images)) == (whole, wrong)
 
 
 @pytest.mark.parametrize(
@@ -197,42 +229,41 @@ def test_errors_refer_to_the_arrays_of_their_image():
     ids=["no image", "empty image", "crowd only"],
 )
 def test_without_objects_and_counted_detections_all_numbers_are_zero(images):
-    analysis = analyze_errors(images)
+    analysis = costs_of(images)
     assert (summary_of(analysis), costs_above_zero(analysis)) == ([0, 0, 0], {})
 
 
 def test_without_detections_all_objects_are_missed():
-    analysis = analyze_errors([make_image([(square(0), 1), (square(1), 2)])])
+    analysis = costs_of([make_image([(square(0), 1), (square(1), 2)])])
     assert counts_above_zero(analysis) == {ErrorType.MISSED: 2}
     assert costs_above_zero(analysis) == {ErrorType.MISSED: 1.0}
     assert summary_of(analysis) == [0, 0, 1]
 
 
 def test_without_objects_all_detections_are_background():
-    analysis = analyze_errors([make_image(found=[(square(0), 0.9, 1)])])
+    analysis = costs_of([make_image(found=[(square(0), 0.9, 1)])])
     assert (analysis.AP50, counts_above_zero(analysis)) == (0, {ErrorType.BACKGROUND: 1})
     assert costs_above_zero(analysis) == {ErrorType.BACKGROUND: 1.0}
 
 
 def test_perfect_detections_cost_nothing():
     perfect = []
-    for image in make_random_images(0, num_decimals=12):
-        truth = list(zip(image.truth_boxes_xywh_px, image.truth_class_ids, strict=True))
+    for image, _ in make_random_images(0, num_decimals=12):
+        truth = list(zip(image.xywh_px(), image.class_ids, strict=True))
         perfect.append(make_image(truth, [(box, 0.1 * (1 + i), class_id) for i, (box, class_id) in enumerate(truth)]))
-    analysis = analyze_errors(perfect)
-    assert (summary_of(analysis), costs_above_zero(analysis), list(analysis.errors)) == ([1, 0, 0], {}, [])
+    analysis = costs_of(perfect)
+    assert (summary_of(analysis), costs_above_zero(analysis), wrong_of(perfect)) == ([1, 0, 0], {}, [])
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_costs_are_not_negative_and_the_order_of_images_does_not_matter(seed):
     images = make_random_images(seed, num_decimals=12)
-    analysis, reversed_ = analyze_errors(images), analyze_errors(images[::-1])
+    analysis, reversed_ = costs_of(images), costs_of(images[::-1])
     costs = [*analysis.cost_by_type.values(), analysis.false_positive_cost, analysis.false_negative_cost]
     assert min(costs) >= 0
     assert max(costs) <= 1 - analysis.AP50
     assert reversed_.cost_by_type == pytest.approx(analysis.cost_by_type, abs=1e-12)
     assert reversed_.count_by_type == analysis.count_by_type
-    assert sum(analysis.count_by_type.values()) == len(analysis.errors)
 
 
 # Results of tidecv 1.0.1 (with pycocotools and numpy 1.26.4) for make_random_images(17, num_decimals=KEY), divided by
@@ -282,26 +313,8 @@ GOLDEN = {
 @pytest.mark.parametrize("num_decimals", sorted(GOLDEN))
 def test_numbers_equal_tidecv(num_decimals):
     summary, costs, counts = GOLDEN[num_decimals]
-    analysis = analyze_errors(make_random_images(17, num_decimals=num_decimals))
+    analysis = costs_of(make_random_images(17, num_decimals=num_decimals))
     assert {error_type.value: count for error_type, count in analysis.count_by_type.items()} == counts
     found_costs = {error_type.value: cost for error_type, cost in analysis.cost_by_type.items()}
     assert found_costs == pytest.approx(costs, abs=1e-12)
     assert summary_of(analysis) == pytest.approx(summary, abs=1e-12)
-
-
-def test_thresholds_in_the_wrong_order_are_refused():
-    with pytest.raises(ValueError, match=r"background_iou 0\.6 .*min_iou 0\.5"):
-        analyze_errors([], background_iou=0.6)
-
-
-def test_columns_of_different_lengths_are_refused():
-    boxes = np.zeros((2, 4))
-    with pytest.raises(ValueError, match=r"is_crowd .*\(1,\).*\(2,\)"):
-        ErrorImage(
-            truth_boxes_xywh_px=boxes,
-            truth_class_ids=np.ones(2, int),
-            is_crowd=np.zeros(1, bool),
-            boxes_xywh_px=boxes,
-            scores=np.ones(2),
-            class_ids=np.ones(2, int),
-        )

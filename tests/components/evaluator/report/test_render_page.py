@@ -12,7 +12,7 @@ import pytest
 from detloom.components.evaluator.report.render_page import format_page, summary_markdown
 from detloom.components.pages.formats import escape_markdown
 from detloom.schemas.contracts.label_map import LabelMap
-from detloom.schemas.run_file.evaluator_and_gates import Gates, MetricFloor, Override
+from detloom.schemas.run_file.evaluator_and_gates import Evaluator, Gates, MetricFloor, Override
 
 _SPEC = importlib.util.spec_from_file_location("evaluations", Path(__file__).parents[1] / "evaluations.py")
 evaluations = importlib.util.module_from_spec(_SPEC)
@@ -96,7 +96,7 @@ def test_all_sections_are_in_order(page):
 
 
 def test_sections_without_data_are_omitted():
-    evaluation = make_evaluation(has_baseline=False, options=evaluations.MeasureOptions())
+    evaluation = make_evaluation(has_baseline=False, options=Evaluator())
     page = format_page(evaluation, [])
     gone = {"Candidate against baseline", "Slices", "Example images", "Training and data"}
     assert headings_of(page) == [title for title in HEADINGS if title not in gone]
@@ -113,7 +113,7 @@ def test_with_one_class_the_comparison_has_one_row():
 
 def test_a_split_without_images_has_no_curves():
     split = evaluations.Split(ground_truth=[], features=[], label_map=LabelMap.from_names(["cat"]))
-    page = format_page(make_evaluation(split=split, models=([], []), options=evaluations.MeasureOptions()), [])
+    page = format_page(make_evaluation(split=split, models=([], []), options=Evaluator()), [])
     assert "Curves" not in headings_of(page)
     assert "nan" not in re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL).lower().split()
     assert "-1.000" not in page

@@ -4,8 +4,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from detloom.components.evaluator.measurements import MeasureOptions, Split, measure
+from detloom.components.evaluator.measurements import Split, measure
 from detloom.components.evaluator.report import score_thresholds as thresholds
+from detloom.schemas.run_file.evaluator_and_gates import Evaluator
 
 _SPEC = importlib.util.spec_from_file_location("evaluations", Path(__file__).parents[1] / "evaluations.py")
 evaluations = importlib.util.module_from_spec(_SPEC)
@@ -20,7 +21,7 @@ def measured(make_image, label_map):
     def call(*found, crowds=()):
         truth, detections = make_image(1, truth=[CAT, DOG], found=found, crowds=crowds)
         split = Split(ground_truth=[truth], features=[{}], label_map=label_map)
-        return measure(split, [detections], MeasureOptions())
+        return measure(split, [detections], Evaluator())
 
     return call
 
