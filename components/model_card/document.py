@@ -22,6 +22,7 @@ from detloom.components.model_card.render import (
     Text,
 )
 from detloom.components.pages.formats import format_count, format_number, format_share, format_signed
+from detloom.schemas.reading.format_duration import format_duration
 
 Json = Mapping[str, Any]
 _NOT_STATED = "not stated"
@@ -193,7 +194,7 @@ def _measured_rows(settings: Json, training: Json) -> list[tuple[str, str]]:
         ("Completed steps", f"{format_count(training['num_steps'])}{early}"),
         ("Best step", f"{format_count(training['best_step'])}, by {settings['best_metric']} on the eval split"),
         ("Eval split at the best step", f"{best}, {format_count(training['num_eval_images'])} images"),
-        ("Time", f"{_format_duration(training['seconds'])}{last}"),
+        ("Time", f"{format_duration(training['seconds'])}{last}"),
         ("Speed", f"{training['images_per_second']:,.1f} images/s in training steps"),
         ("Peak memory", ", ".join(memory)),
         ("Ended", training["ended"] or "unknown: no log was found"),
@@ -234,12 +235,6 @@ def _provenance_blocks(card: Json) -> Iterator[Block]:
 def _measured(value: float | None) -> float | None:
     """Convert the COCO API's -1 to None."""
     return None if value is None or value < 0 else value
-
-
-def _format_duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
 def classes_table(classes: Sequence[Json]) -> Table:

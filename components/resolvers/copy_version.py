@@ -6,7 +6,6 @@ candidate is skipped, and the version before it is taken, but none that was roll
 
 import errno
 import logging
-import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -33,6 +32,7 @@ from detloom.components.storage.local_copy import copy_folder
 from detloom.components.storage.storage import open_storage
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import redact
+from detloom.schemas.reading.replace_when_done import replace_when_done
 
 _LOGGER = logging.getLogger("detloom")
 
@@ -66,15 +66,11 @@ def copy_production_model(
         OSError: it cannot be read.
     """
     candidate = build_manifest(candidate_dir).digest if candidate_dir is not None else None
-    partial = saved_model_dir.with_name(f".{saved_model_dir.name}.partial")
-    try:
+    with replace_when_done(saved_model_dir) as partial:
         for copied in _copies(production, candidate, partial):
             if copied.digest != candidate:
-                shutil.rmtree(saved_model_dir, ignore_errors=True)  # left by an earlier attempt
-                os.replace(partial, saved_model_dir)
                 return copied
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        shutil.rmtree(partial, ignore_errors=True)  # the candidate
     return None
 
 

@@ -14,9 +14,9 @@ from detloom.pipelines.backends.run_status import (
     ScheduleStatus,
     TaskState,
     TaskStatus,
-    format_seconds,
 )
 from detloom.schemas.errors import InputError
+from detloom.schemas.reading.format_duration import format_duration
 from detloom.schemas.reading.redact import redact
 from detloom.schemas.run_file.run_file import Place, RunFile
 from detloom.schemas.run_file.schedule import Schedule
@@ -223,6 +223,6 @@ def _line(task: TaskStatus) -> str:
     moment = (task.started if task.state == "running" else task.ended) or datetime.now(timezone.utc)
     duration = ""
     if task.ended is not None and task.started is not None and task.state in ("succeeded", "failed", "cancelled"):
-        duration = f" after {format_seconds((task.ended - task.started).total_seconds())}"
+        duration = f" after {format_duration((task.ended - task.started).total_seconds())}"
     detail = f": {task.error}" if task.error else ""
     return f"{moment.astimezone(timezone.utc):%H:%M:%S} UTC  {task.name}  {task.state}{duration}{detail}"

@@ -7,6 +7,7 @@ from datetime import datetime, timezone
 from typing import Any, Literal
 
 from detloom.pipelines.local.console import format_table
+from detloom.schemas.reading.format_duration import format_duration
 from detloom.schemas.reading.redact import redact
 
 RunState = Literal["pending", "running", "succeeded", "failed", "cancelled", "paused", "unknown"]
@@ -187,16 +188,6 @@ def format_time(moment: datetime | None) -> str:
     return _NONE if moment is None else f"{moment.astimezone(timezone.utc):%Y-%m-%d %H:%M} UTC"
 
 
-def format_seconds(seconds: float) -> str:
-    """Format a duration, such as "5 s", "12 min 5 s" or "3 h 20 min"."""
-    whole = max(round(seconds), 0)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
-
-
 def to_plain(status: RunStatus | ScheduleStatus) -> dict[str, Any]:
     """Return plain data for JSON; times are in UTC, formatted as in RFC 3339."""
     plain: dict[str, Any] = _plain(dataclasses.asdict(status))
@@ -219,7 +210,7 @@ def _lasted(thing: RunStatus | TaskStatus, now: datetime) -> str:
     if thing.started is None or thing.state in ("pending", "skipped", "not run"):
         return _NONE
     end = thing.ended or (now if thing.state == "running" else None)
-    return _NONE if end is None else format_seconds((end - thing.started).total_seconds())
+    return _NONE if end is None else format_duration((end - thing.started).total_seconds())
 
 
 def _last_run(schedule: ScheduleStatus) -> str:

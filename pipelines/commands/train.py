@@ -1,7 +1,6 @@
 """`detloom train`: train without TFX, or run the self-test."""
 
 import contextlib
-import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from detloom.pipelines.commands.options import (
 from detloom.schemas.errors import ExitCode, InputError
 from detloom.schemas.model.config import PLACEHOLDER
 from detloom.schemas.model.strategy import Strategy, StrategyKind
+from detloom.schemas.reading.replace_when_done import replace_when_done
 
 if TYPE_CHECKING:
     from detloom.pipelines.commands.examples_folder import Examples
@@ -228,12 +228,10 @@ def export_model(result: "TrainResult", model_dir: Path) -> Path:
     from detloom.trainer_module.export.saved_model import export_saved_model
     from detloom.trainer_module.weights.own_checkpoint import write_weights
 
-    partial = model_dir.with_name(f"{model_dir.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    write_weights(result.detector, result.config, partial)
-    export_saved_model(result.detector, result.config, partial / SERVING_FOLDER)
-    shutil.rmtree(model_dir, ignore_errors=True)
-    return partial.rename(model_dir)
+    with replace_when_done(model_dir) as partial:
+        write_weights(result.detector, result.config, partial)
+        export_saved_model(result.detector, result.config, partial / SERVING_FOLDER)
+    return model_dir
 
 
 def _run_self_test(

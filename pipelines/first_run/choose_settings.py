@@ -10,11 +10,11 @@ import numpy as np
 from detloom.components.dataset_validator.statistics.anchor_fit import RECALL_IOU, suggest_anchors
 from detloom.pipelines.first_run.run_file_text import Choices
 from detloom.pipelines.first_run.scan_data import DataScan
-from detloom.pipelines.local.time_limits import format_duration
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.detector import MultiscaleAnchorGenerator
 from detloom.schemas.presets import recipes
 from detloom.schemas.presets.recipes import QUALITIES, RECIPES, Quality
+from detloom.schemas.reading.format_duration import format_duration
 
 _SMALL_OBJECT_SHARE = 0.1  # quantile that MIN_OBJECT_SIDE_PX is compared with
 _LARGE_OBJECT_SHARE = 0.95

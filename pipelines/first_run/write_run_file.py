@@ -10,8 +10,8 @@ from detloom.pipelines.first_run.choose_settings import choose_settings, limit_t
 from detloom.pipelines.first_run.run_file_text import check_no_variable, write_and_check
 from detloom.pipelines.first_run.scan_data import DataScan, scan_data
 from detloom.pipelines.first_run.wishes import Wishes
-from detloom.pipelines.local.time_limits import format_duration
 from detloom.schemas.model.config import TrainEvalConfig
+from detloom.schemas.reading.format_duration import format_duration
 from detloom.schemas.run_file.run_file import check_name
 
 _LOGGER = logging.getLogger(__name__)

@@ -26,9 +26,9 @@ from detloom.pipelines.lineage.values import (
     INGESTION_REPORT_FILE,
     METRICS_FILE,
     SUMMARY_FILE,
+    execution_duration,
     execution_facts,
     format_count,
-    format_duration,
     format_score,
     format_scores,
     format_time,
@@ -177,7 +177,7 @@ def describe_checkpoint(trainer: pb.Execution, model_run: pb.Artifact | None) ->
         [
             f"best of {steps:.0f} steps{ended_early}" if steps is not None else "",
             format_scores({"AP": scores["AP"], "AP50": scores["AP50"]}, "eval"),
-            f"{node_name(trainer)}, {format_duration(trainer)}",
+            f"{node_name(trainer)}, {execution_duration(trainer)}",
         ],
         {
             "detector": text_in(summary, "detector"),

@@ -15,6 +15,7 @@ from ml_metadata.proto import metadata_store_pb2 as pb
 from detloom.components.properties import CODE_FINGERPRINT, SPLIT_PREFIX
 from detloom.pipelines.lineage.store import custom_property, node_name
 from detloom.schemas.contracts.rejects import REPORT_FILE
+from detloom.schemas.reading.format_duration import format_duration
 
 DIGEST_CHARS = 12  # length of a shortened hash
 _STATES = {pb.Execution.COMPLETE: "complete", pb.Execution.CACHED: "cached", pb.Execution.FAILED: "failed"}
@@ -36,7 +37,7 @@ def execution_facts(execution: pb.Execution | None, verb: str) -> dict[str, Any]
     return {
         verb: f"{node_name(execution)}, execution {execution.id}{f', {state}' if state else ''}",
         "began": format_time_of(execution),
-        "took": format_duration(execution),
+        "took": execution_duration(execution),
         "code": custom_property(execution, CODE_FINGERPRINT),
     }
 
@@ -60,12 +61,10 @@ def format_time(text: str) -> str:
         return text
 
 
-def format_duration(execution: pb.Execution) -> str:
+def execution_duration(execution: pb.Execution) -> str:
     """Format the time from the first to the last update of the execution in ML Metadata."""
-    seconds = round((execution.last_update_time_since_epoch - execution.create_time_since_epoch) / 1000)
-    if seconds < 60:
-        return f"{max(seconds, 0)} s"
-    return f"{seconds // 60} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+    milliseconds = execution.last_update_time_since_epoch - execution.create_time_since_epoch
+    return format_duration(milliseconds / 1000)
 
 
 def format_scores(scores: Mapping[str, float | None], split: str) -> str:

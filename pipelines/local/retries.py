@@ -16,8 +16,9 @@ from detloom.pipelines.local.console import NodeLog
 from detloom.pipelines.local.observe_nodes import observe_nodes
 from detloom.pipelines.local.summary import find_latest_run, read_latest_run
 from detloom.pipelines.local.temporary_files import delete_temporary_folder
-from detloom.pipelines.local.time_limits import NodeTimeoutError, TimeLimits, format_duration
+from detloom.pipelines.local.time_limits import NodeTimeoutError, TimeLimits
 from detloom.schemas.errors import InputError
+from detloom.schemas.reading.format_duration import format_duration
 from detloom.schemas.reading.redact import redact
 from detloom.schemas.run_file.nodes import retry_of
 from detloom.schemas.run_file.run_file import RunFile

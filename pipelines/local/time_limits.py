@@ -12,6 +12,8 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
 
+from detloom.schemas.reading.format_duration import format_duration
+
 _AGAIN_SECONDS = 15.0
 _GRACE_SECONDS = 120.0
 _LOGGER = logging.getLogger("detloom")
@@ -28,11 +30,6 @@ class NodeTimeoutError(Exception):
     def __init__(self, node: str, seconds: float) -> None:
         super().__init__(f"it took longer than its time limit of {format_duration(seconds)}")
         self.node, self.seconds = node, seconds
-
-
-def format_duration(seconds: float) -> str:
-    """Format a duration, such as "90 s" or "30 min"."""
-    return f"{seconds:g} s" if seconds < 120 else f"{seconds / 60:g} min"
 
 
 class TimeLimits:

@@ -10,6 +10,7 @@ from detloom.schemas.errors import check
 
 METRIC_NAMES = ("AP", "AP50", "AP75", "APs", "APm", "APl", "AR1", "AR10", "AR100", "ARs", "ARm", "ARl")
 LOSS = "loss"  # sum of the losses; the only metric for which lower is better
+LEARNING_RATE = "learning_rate"  # in the log of a training run
 CLASS_AP = "AP/"  # prefix of a class name: the AP of that class
 
 

@@ -177,7 +177,7 @@ class Train:
         check_fields(self, "0 or more", "bias_grad_multiplier")
         for field in ("fine_tune_include", "fine_tune_exclude", "update_trainable_variables", "freeze_variables"):
             for pattern in getattr(self, field):
-                check(bool(pattern), field, "''", "a pattern that is not empty; the empty pattern matches everything")
+                check(bool(pattern), field, "''", "a pattern that is not empty, because '' matches everything")
                 _check_pattern(field, pattern)
         check(self.num_steps < 2**31, "num_steps", self.num_steps, "fewer than 2**31")
         _check_address(self.fine_tune_checkpoint)
@@ -196,7 +196,7 @@ def _check_pattern(field: str, pattern: str) -> None:
     try:
         re.compile(pattern)
     except re.error as error:
-        check(False, field, f"{pattern!r} ({error})", "a regular expression")
+        raise FieldError(field, f"{pattern!r} is not a regular expression ({error}).") from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,7 +237,8 @@ class Eval:
 
     def __post_init__(self) -> None:
         check_fields(self, "1 or more", "batch_size", "evaluate_every", "keep_best")
-        check(bool(self.metrics_set), "metrics_set", "nothing", "at least one")
+        if not self.metrics_set:
+            raise FieldError("metrics_set", "must not be empty.")
         names = [each.name for each in self.keypoint_sigmas]
         check(len(set(names)) == len(names), "keypoint_sigmas", names, "each keypoint once")
         check_metric("best_metric", self.best_metric)

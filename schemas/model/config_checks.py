@@ -2,18 +2,17 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 from detloom.schemas.model.config import PLACEHOLDER, Train, TrainEvalConfig
 from detloom.schemas.model.optimizers import (
     ConstantLearningRate,
-    CosineDecayLearningRate,
-    EfficientDetCosineLearningRate,
-    EfficientDetStepwiseLearningRate,
     ExponentialDecayLearningRate,
     LearningRate,
     ManualStepLearningRate,
     MomentumOptimizer,
-    PolynomialLearningRate,
+    rate_fields,
+    with_scaled_rates,
 )
 
 _RATE = "train.optimizer.learning_rate"
@@ -24,26 +23,28 @@ def warnings_before_run(config: TrainEvalConfig) -> tuple[str, ...]:
     return (*_batch_size(config.train), *_schedule(config.train), *_placeholders(config.train))
 
 
-def scaled_learning_rates(train: Train) -> dict[str, float]:
-    """Map the key path of each learning rate to the rate scaled from `learning_rate_batch_size` to `batch_size`.
+def with_rates_for_batch_size(train: Train) -> Train:
+    """Return `train` with learning rates scaled from `learning_rate_batch_size` to `batch_size`.
 
     Rates scale linearly with momentum (arXiv:1706.02677, 2.1), and with the square root of the batch size for
-    optimizers that normalize gradients (arXiv:2205.10287). The result is empty if no scaling is needed.
+    optimizers that normalize gradients (arXiv:2205.10287). Nothing changes if the rates were written for `batch_size`.
     """
-    written_for = train.learning_rate_batch_size
+    written_for, optimizer = train.learning_rate_batch_size, train.optimizer
     if written_for in (None, train.batch_size):
-        return {}
+        return train
     ratio = train.batch_size / written_for
-    factor = ratio if isinstance(train.optimizer, MomentumOptimizer) else math.sqrt(ratio)
-    return {path: rate * factor for path, rate in rates_by_path(train.optimizer.learning_rate).items() if rate > 0}
+    factor = ratio if isinstance(optimizer, MomentumOptimizer) else math.sqrt(ratio)
+    scaled = replace(optimizer, learning_rate=with_scaled_rates(optimizer.learning_rate, factor))
+    return replace(train, optimizer=scaled, learning_rate_batch_size=train.batch_size)
 
 
 def _batch_size(train: Train) -> Iterator[str]:
-    scaled = scaled_learning_rates(train)
-    if not scaled or train.scale_learning_rate:
+    scaled = with_rates_for_batch_size(train)
+    if scaled is train or train.scale_learning_rate:
         return
     rule = "in proportion to" if isinstance(train.optimizer, MomentumOptimizer) else "with the square root of"
-    settings = " ".join(f"--set {path}={rate:.4g}" for path, rate in scaled.items())
+    rates = rates_by_path(scaled.optimizer.learning_rate)
+    settings = " ".join(f"--set {path}={rate:.4g}" for path, rate in rates.items() if rate)
     yield (
         f"train.batch_size is {train.batch_size}, but the learning rate was written for "
         f"{train.learning_rate_batch_size}; scaled {rule} the batch size: {settings} (or --set "
@@ -54,20 +55,10 @@ def _batch_size(train: Train) -> Iterator[str]:
 
 def rates_by_path(rate: LearningRate) -> dict[str, float]:
     """Map key paths to the rates of a schedule."""
-    fields: tuple[str, ...]
-    match rate:
-        case ConstantLearningRate():
-            fields = ("learning_rate",)
-        case ExponentialDecayLearningRate():
-            fields = ("initial_learning_rate", "burnin_learning_rate", "min_learning_rate")
-        case ManualStepLearningRate():
-            jumps = {f"{_RATE}.schedule[{i}].learning_rate": jump.learning_rate for i, jump in enumerate(rate.schedule)}
-            return {f"{_RATE}.initial_learning_rate": rate.initial_learning_rate, **jumps}
-        case CosineDecayLearningRate():
-            fields = ("learning_rate_base", "warmup_learning_rate")
-        case EfficientDetCosineLearningRate() | EfficientDetStepwiseLearningRate() | PolynomialLearningRate():
-            fields = ("learning_rate", "warmup_learning_rate")
-    return {f"{_RATE}.{field}": getattr(rate, field) for field in fields}
+    rates = {f"{_RATE}.{name}": getattr(rate, name) for name in rate_fields(rate)}
+    if isinstance(rate, ManualStepLearningRate):
+        rates |= {f"{_RATE}.schedule[{i}].learning_rate": jump.learning_rate for i, jump in enumerate(rate.schedule)}
+    return rates
 
 
 def _schedule(train: Train) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """Optimizers, learning rate schedules, gradient clipping and moving averages. Steps are counted from 0."""
 
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from detloom.schemas.errors import check, check_fields
 
@@ -188,6 +189,20 @@ def with_scaled_steps(rate: LearningRate, ratio: float) -> LearningRate:
         return replace(rate, schedule=tuple(replace(jump, step=scale(jump.step)) for jump in rate.schedule))
     names = [field.name for field in fields(rate) if field.name.endswith(("_steps", "_step"))]
     return replace(rate, **{name: scale(getattr(rate, name)) for name in names})  # type: ignore[arg-type]
+
+
+def with_scaled_rates(rate: LearningRate, factor: float) -> LearningRate:
+    """Return the schedule with all rates multiplied by `factor`."""
+    scaled: dict[str, Any] = {name: factor * getattr(rate, name) for name in rate_fields(rate)}
+    if isinstance(rate, ManualStepLearningRate):
+        jumps = (replace(jump, learning_rate=factor * jump.learning_rate) for jump in rate.schedule)
+        scaled["schedule"] = tuple(jumps)
+    return replace(rate, **scaled)
+
+
+def rate_fields(rate: LearningRate) -> list[str]:
+    """Return the names of the fields that are rates."""
+    return [field.name for field in fields(rate) if "learning_rate" in field.name]
 
 
 # --- optimizers -----------------------------------------------------------------------------------------------------

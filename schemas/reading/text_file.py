@@ -1,10 +1,10 @@
 """Read text files with a size limit and clear errors; write them atomically."""
 
-import os
 from pathlib import Path
 
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import escape
+from detloom.schemas.reading.replace_when_done import replace_when_done
 
 MAX_BYTES = 1_000_000  # the largest pipeline.config of the detection zoo has 10,000
 
@@ -36,17 +36,10 @@ def read_text_file(path: Path) -> str:
 
 
 def write_text_file(path: Path, text: str) -> None:
-    """Write a temporary file, sync it to disk and rename it, so that `path` is never incomplete.
-
-    Without the sync, a power failure could leave an empty file. The folder must exist. An OSError names `path`.
-    """
-    partial = path.with_suffix(".partial")
+    """Write a file with `replace_when_done`. The folder must exist. An OSError names `path`."""
     try:
-        with partial.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
+        with replace_when_done(path) as partial:
+            partial.write_text(text, encoding="utf-8")
     except OSError as error:
         error.filename, error.filename2 = str(path), None
         raise

@@ -6,7 +6,6 @@ detections.
 """
 
 import logging
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +14,11 @@ import tensorflow as tf
 from detloom.schemas.contracts import detections as names
 from detloom.schemas.contracts.label_map import write_label_map
 from detloom.schemas.errors import InputError
+from detloom.schemas.reading.replace_when_done import replace_when_done
 from detloom.schemas.reading.text_file import write_text_file
 from detloom.trainer_module.detectors.detector import Detector
 from detloom.trainer_module.export.fixed_size_model import FixedSizeModel
 from detloom.trainer_module.export.serving_contract import describe_network_input, describe_versions
-from detloom.trainer_module.files.move_folder import move_folder
 from detloom.trainer_module.files.strict_json import to_strict_json
 
 _OPSET = 17  # of ONNX 1.12 (2022), which common runtimes support
@@ -59,19 +58,17 @@ def export_onnx(detector: Detector, folder: Path) -> Path:
     converted, _ = tf2onnx.convert.from_function(model.serve, input_signature=[spec], opset=_OPSET)
     serialized = converted.SerializeToString()
     outputs = _check(serialized, model)
-    partial = folder.with_suffix(".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    (partial / names.ONNX_FILE).write_bytes(serialized)
-    write_label_map(partial / names.ASSET_LABEL_MAP, detector.label_map)
     contract = {
         "input": {"name": spec.name, **describe_network_input(detector.preprocessing)},
         "outputs": outputs,
         "versions": describe_versions(),
     }
-    write_text_file(partial / names.ASSET_CONTRACT, to_strict_json(contract, indent=1) + "\n")
-    shutil.rmtree(folder, ignore_errors=True)
-    move_folder(partial, folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with replace_when_done(folder) as partial:
+        partial.mkdir()
+        (partial / names.ONNX_FILE).write_bytes(serialized)
+        write_label_map(partial / names.ASSET_LABEL_MAP, detector.label_map)
+        write_text_file(partial / names.ASSET_CONTRACT, to_strict_json(contract, indent=1) + "\n")
     _LOGGER.info(
         "ONNX: %.2f MB; the results of the ONNX runtime equal those of the model in memory.", len(serialized) / 1e6
     )

@@ -6,7 +6,6 @@ variant), and normalizes it. The contract inside the file describes how to fit a
 """
 
 import logging
-import shutil
 import tempfile
 import time
 from collections.abc import Sequence
@@ -18,11 +17,11 @@ import tensorflow as tf
 from detloom.schemas.contracts import detections as names
 from detloom.schemas.model.config import TrainEvalConfig
 from detloom.schemas.model.export_and_quantization import Export
+from detloom.schemas.reading.replace_when_done import replace_when_done
 from detloom.trainer_module.detectors.detector import Detector
 from detloom.trainer_module.export.fixed_size_model import FixedSizeModel
 from detloom.trainer_module.export.tflite_metadata import with_metadata
-from detloom.trainer_module.export.tflite_quantization import RangesError, convert, read_calibration_images
-from detloom.trainer_module.files.move_folder import move_folder
+from detloom.trainer_module.export.tflite_quantization import convert, read_calibration_images
 
 _LOGGER = logging.getLogger("detloom")
 
@@ -45,11 +44,10 @@ def export_tflite(
         return []
     for warning in detector.family.tflite_warnings() if settings.tflite_outputs != "raw" else ():
         _LOGGER.warning("export.tflite: %s", warning)
-    partial = folder.with_suffix(".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True, exist_ok=True)
     lite = FixedSizeModel(detector, raw=settings.tflite_outputs == "raw", max_detections=settings.tflite_max_detections)
-    with tempfile.TemporaryDirectory() as saved_model:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with replace_when_done(folder) as partial, tempfile.TemporaryDirectory() as saved_model:
+        partial.mkdir()
         tf.saved_model.save(lite, saved_model, signatures={names.SIGNATURE_IMAGES: lite.serve})
         for variant in settings.tflite:
             started = time.monotonic()
@@ -57,15 +55,9 @@ def export_tflite(
             if variant == names.TFLITE_INT8:
                 num_images = settings.tflite_calibration_images
                 images = read_calibration_images(train_files, detector.preprocessing, num_images)
-            try:
-                converted = convert(saved_model, variant, images)
-            except RangesError:
-                shutil.rmtree(partial)
-                raise
+            converted = convert(saved_model, variant, images)
             model = with_metadata(converted, variant, detector, config, settings)
             (partial / f"{variant}{names.TFLITE_SUFFIX}").write_bytes(model)
             seconds = time.monotonic() - started
             _LOGGER.info("TensorFlow Lite %s: %.2f MB, converted in %.0f s.", variant, len(model) / 1e6, seconds)
-    shutil.rmtree(folder, ignore_errors=True)
-    move_folder(partial, folder)
     return [folder / f"{variant}{names.TFLITE_SUFFIX}" for variant in settings.tflite]

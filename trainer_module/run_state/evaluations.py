@@ -12,11 +12,11 @@ from typing import Any
 from detloom.schemas.contracts.metric_names import is_better
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.config import EarlyStopping
+from detloom.schemas.reading.replace_when_done import sync
 from detloom.schemas.reading.text_file import write_text_file
 from detloom.trainer_module.evaluation.coco_metrics import NO_VALUE
 from detloom.trainer_module.evaluation.split_evaluator import Evaluation
 from detloom.trainer_module.files.strict_json import read_number, to_strict_json
-from detloom.trainer_module.run_state.run_checkpoints import sync
 from detloom.trainer_module.weights.own_checkpoint import BEST_FILE
 
 HISTORY_FILE = "evaluations.json"

@@ -1,7 +1,6 @@
 """The checkpoints for resuming a run: written atomically; a corrupt one is skipped and quarantined."""
 
 import logging
-import os
 import re
 import shutil
 import tempfile
@@ -15,6 +14,7 @@ from google.protobuf.message import DecodeError
 
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.config import Train
+from detloom.schemas.reading.replace_when_done import sync
 from detloom.schemas.reading.text_file import write_text_file
 from detloom.trainer_module.weights.odapi_keys import VALUE
 
@@ -196,15 +196,6 @@ class RunCheckpoints:
 def _index_last(paths: Iterable[Path]) -> list[Path]:
     """Sort the files of checkpoints so that the index, which makes a checkpoint visible, comes last."""
     return sorted(paths, key=lambda path: path.suffix == ".index")
-
-
-def sync(path: Path) -> None:
-    """Wait until a file, or the entries of a folder, are on disk and survive a power failure."""
-    opened = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
 
 
 def _cause(error: Exception) -> str:

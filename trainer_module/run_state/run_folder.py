@@ -16,11 +16,11 @@ import tensorflow as tf
 from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, LabelMap, format_label_map
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.config import TrainEvalConfig
+from detloom.schemas.reading.replace_when_done import move_folder
 from detloom.schemas.reading.text_file import read_text_file, write_text_file
 from detloom.schemas.reading.typed_dict import from_json, to_canonical_json, to_dict
 from detloom.trainer_module.data.records import content_digest
 from detloom.trainer_module.files.folder_lock import hold_folder_lock
-from detloom.trainer_module.files.move_folder import move_folder
 from detloom.trainer_module.run_state.evaluations import HISTORY_FILE
 from detloom.trainer_module.run_state.nonfinite import NONFINITE_FILE
 from detloom.trainer_module.weights.own_checkpoint import BEST_DIR

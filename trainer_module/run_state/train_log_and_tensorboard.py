@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from detloom.schemas.reading.replace_when_done import replace_when_done
 from detloom.trainer_module.evaluation.split_evaluator import Evaluation
 from detloom.trainer_module.files.strict_json import to_strict_json
 from detloom.trainer_module.files.tensorboard_file import EventFile
@@ -85,9 +86,8 @@ class TrainingLog:
         for number, image in enumerate(images_BHW3_uint8):
             path = folder / f"{name}-{number}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
-            partial = path.with_suffix(".partial")
-            Image.fromarray(np.ascontiguousarray(image)).save(partial, "PNG", compress_level=_PNG_LEVEL)
-            partial.replace(path)
+            with replace_when_done(path) as partial:
+                Image.fromarray(np.ascontiguousarray(image)).save(partial, "PNG", compress_level=_PNG_LEVEL)
 
     def histograms(self, step: int, by_path: Mapping[str, Any]) -> None:
         """Log histograms of variables or arrays, by a name such as `backbone/conv1/kernel`."""
@@ -117,25 +117,15 @@ def forget_lines_after(path: Path, step: int) -> None:
     """
     if not path.is_file():
         return
-    partial, num_dropped = path.with_suffix(".partial"), 0
-    with partial.open("wb") as kept:
-        for line, is_kept in _judge_lines(path, step):
-            if is_kept:
-                kept.write(line)
-            else:
-                num_dropped += 1
-    if num_dropped:
-        partial.replace(path)
-    else:
-        partial.unlink()
+    with path.open("rb") as lines:
+        if all(_is_valid_until(line, step) for line in lines):
+            return
+    with path.open("rb") as lines, replace_when_done(path) as partial, partial.open("wb") as kept:
+        kept.writelines(line for line in lines if _is_valid_until(line, step))
 
 
-def _judge_lines(path: Path, step: int) -> Iterator[tuple[bytes, bool]]:
-    with path.open("rb") as file:
-        for line in file:
-            try:
-                row = json.loads(line)
-                is_kept = line.endswith(b"\n") and int(row["step"]) <= step
-            except (ValueError, KeyError, TypeError):
-                is_kept = False
-            yield line, is_kept
+def _is_valid_until(line: bytes, step: int) -> bool:
+    try:
+        return line.endswith(b"\n") and int(json.loads(line)["step"]) <= step
+    except (ValueError, KeyError, TypeError):
+        return False

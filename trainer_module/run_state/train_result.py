@@ -14,6 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from detloom.schemas.model.config import TrainEvalConfig
+from detloom.schemas.reading.format_duration import format_duration
 from detloom.trainer_module.detectors.detector import Detector
 from detloom.trainer_module.evaluation.coco_metrics import CocoMetrics
 from detloom.trainer_module.runtime.host_memory import format_bytes
@@ -62,15 +63,18 @@ class PerformanceSummary:
         """Return a summary in a few sentences."""
         sentences = []
         if self.median_step_seconds:
+            median, p90 = format_duration(self.median_step_seconds), format_duration(self.p90_step_seconds)
             sentences.append(
                 f"{self.images_per_second:.1f} images/s at batch {self.batch_size} in {self.precision}: a step took "
-                f"{_duration(self.median_step_seconds)} (median; 90 % at most {_duration(self.p90_step_seconds)})."
+                f"{median} (median; 90 % at most {p90})."
             )
         times = [
-            f"{_duration(self.step_seconds_total)} in steps",
-            f"{_duration(self.first_call_seconds)} in the first call",
+            f"{format_duration(self.step_seconds_total)} in steps",
+            f"{format_duration(self.first_call_seconds)} in the first call",
         ]
-        times += [f"{_duration(seconds)} {_PHASES.get(name, name)}" for name, seconds in self.phase_seconds.items()]
+        times += [
+            f"{format_duration(seconds)} {_PHASES.get(name, name)}" for name, seconds in self.phase_seconds.items()
+        ]
         sentences.append(f"{', '.join(times)}.")
         memory = [f"{format_bytes(self.peak_host_bytes)} of host memory"]
         memory += [f"{format_bytes(count)} of {device}" for device, count in self.peak_device_bytes.items()]
@@ -185,16 +189,6 @@ def peak_device_bytes() -> dict[str, int]:
 
 def _share(part: float, whole: float) -> float:
     return min(part / whole, 1.0) if whole > 0 else 0.0
-
-
-def _duration(seconds: float) -> str:
-    """Format a duration: "85 ms", "2.4 s", "3 min 5 s", "2 h 4 min"."""
-    if seconds < 1:
-        return f"{1000 * seconds:.0f} ms"
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,7 @@ import logging
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from datetime import timedelta
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -76,7 +77,7 @@ class Reporter:
         rate, eta = self._rate(now), ""
         if rate:
             values.insert(0, f"{rate * self._units_each:.1f} {self._unit}/s")
-            eta = f"ETA {format_clock(self._seconds_left(rate))}" if self._total is not None else ""
+            eta = f"ETA {timedelta(seconds=round(self._seconds_left(rate)))}" if self._total is not None else ""
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=self._done, eta=eta, numbers="  ".join(values))
         elif now - self._logged >= _LOG_EVERY_SECONDS or (self._logs_end and self._done == self._total):
@@ -140,10 +141,3 @@ class _BarOverNumbers(Progress):
             yield self.make_tasks_table([task])
             if task.fields["numbers"]:
                 yield Text(f"  {task.fields['numbers']}", overflow="ellipsis", no_wrap=True)
-
-
-def format_clock(seconds: float) -> str:
-    """Format a duration as a clock does: "0:20", "1:02:03"."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

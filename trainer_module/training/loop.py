@@ -18,6 +18,7 @@ import keras
 import tensorflow as tf
 
 from detloom.schemas.contracts.label_map import LabelMap
+from detloom.schemas.contracts.metric_names import LEARNING_RATE, LOSS
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.config import TrainEvalConfig
 from detloom.schemas.reading.text_file import write_text_file
@@ -78,7 +79,7 @@ from detloom.trainer_module.weights.restore import find_trained, restore
 from detloom.trainer_module.weights.restore_report import RestoreReport, write_report
 from detloom.trainer_module.weights.variable_names import variables_by_path
 
-_SHOWN = ("loss", "learning_rate")  # numbers shown beside the progress bar; the log has all of them
+_SHOWN = (LOSS, LEARNING_RATE)  # numbers shown beside the progress bar; the log has all of them
 _LOGGER = logging.getLogger("detloom")
 
 
@@ -308,7 +309,7 @@ class _Loop:
         self.profiler.move_to(step)
         with self._naming_records():
             result = self.steps.run(self.train_iterator, self.profiler.limit(step, min(points) - step))
-        rate = result.numbers["learning_rate"]
+        rate = result.numbers[LEARNING_RATE]
         self.is_save_overdue = self._sum_over_workers(int(self.checkpoints.is_overdue)) > 0  # clocks of workers differ
         if not result.is_finite:
             self._roll_back(self.step, rate, progress)

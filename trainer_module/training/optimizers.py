@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 
 from detloom.schemas.model.config import TrainEvalConfig
-from detloom.schemas.model.config_checks import scaled_learning_rates
+from detloom.schemas.model.config_checks import rates_by_path, with_rates_for_batch_size
 from detloom.schemas.model.optimizers import (
     AdamOptimizer,
     AdamWOptimizer,
@@ -19,7 +19,6 @@ from detloom.schemas.model.optimizers import (
     Optimizer,
     RmsPropOptimizer,
 )
-from detloom.schemas.run_file.tuner import apply_hyperparameters
 from detloom.trainer_module.training.learning_rates import ConfiguredLearningRate
 
 _LOGGER = logging.getLogger("detloom")
@@ -112,14 +111,14 @@ def build_optimizer(config: Optimizer) -> keras.Optimizer:
 
 def with_scaled_learning_rate(config: TrainEvalConfig) -> TrainEvalConfig:
     """Return the effective configuration: with `train.scale_learning_rate`, rates are scaled to `batch_size`."""
-    rates = scaled_learning_rates(config.train) if config.train.scale_learning_rate else {}
-    if not rates:
+    train = with_rates_for_batch_size(config.train) if config.train.scale_learning_rate else config.train
+    if train is config.train:
         return config
-    written_for, batch_size = config.train.learning_rate_batch_size, config.train.batch_size
-    text = ", ".join(f"{path} {rate:.4g}" for path, rate in rates.items())
-    _LOGGER.info("Learning rate scaled from batch size %d to %d: %s.", written_for, batch_size, text)
-    scaled = apply_hyperparameters(config, rates)
-    return dataclasses.replace(scaled, train=dataclasses.replace(scaled.train, learning_rate_batch_size=batch_size))
+    rates = rates_by_path(train.optimizer.learning_rate)
+    text = ", ".join(f"{path} {rate:.4g}" for path, rate in rates.items() if rate)
+    written_for = config.train.learning_rate_batch_size
+    _LOGGER.info("Learning rate scaled from batch size %d to %d: %s.", written_for, train.batch_size, text)
+    return dataclasses.replace(config, train=train)
 
 
 class AveragedWeights(tf.Module):

@@ -19,6 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from detloom.schemas.contracts.ground_truth import IMAGE, TRUE_HW
+from detloom.schemas.contracts.metric_names import LEARNING_RATE, LOSS
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.config import Train
 from detloom.trainer_module.detectors.detector import Detector
@@ -29,7 +30,7 @@ from detloom.trainer_module.training.gradients import LossScale, clip_gradients,
 from detloom.trainer_module.training.optimizers import AveragedWeights, apply_update
 from detloom.trainer_module.weights.freezing import TrainedVariables
 
-_OF_LAST_STEP = ("learning_rate", "loss_scale")  # a mean of these is meaningless
+_OF_LAST_STEP = (LEARNING_RATE, "loss_scale")  # a mean of these is meaningless
 _Batch = dict[str, tf.Tensor]
 
 
@@ -142,7 +143,7 @@ class TrainSteps:
         self.loss_names = (*detector.loss_names, "regularization_loss")
         per_variable = [f"gradient_norm/{path}" for path in trained.by_path if config.monitoring.gradient_norms]
         scale = ["loss_scale"] if self.loss_scale else []
-        self.names = ("loss", *self.loss_names, "learning_rate", *scale, "gradient_norm", *per_variable)
+        self.names = (LOSS, *self.loss_names, LEARNING_RATE, *scale, "gradient_norm", *per_variable)
         self.state_of_loss_scale = self.loss_scale.state if self.loss_scale else {}
         self.state = self._state()
         self._has_clock = not (isinstance(strategy, tf.distribute.TPUStrategy) or are_operations_deterministic())

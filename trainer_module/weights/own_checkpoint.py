@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,9 @@ from detloom.schemas.contracts import detections as names
 from detloom.schemas.contracts.label_map import parse_label_map, write_label_map
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.config import TrainEvalConfig
+from detloom.schemas.reading.replace_when_done import replace_when_done
 from detloom.schemas.reading.typed_dict import to_canonical_json
 from detloom.trainer_module.detectors.detector import Detector
-from detloom.trainer_module.files.move_folder import move_folder
 from detloom.trainer_module.weights.variable_names import variables_by_path
 
 CHECKPOINTS_DIR = "checkpoints"  # of a run: checkpoints for resuming
@@ -34,14 +33,12 @@ def weights_by_path(network: keras.Model) -> dict[str, tf.Variable]:
 def write_weights(detector: Detector, config: TrainEvalConfig, model_dir: Path) -> Path:
     """Write `Format-Checkpoint/` into a model's folder atomically: weights, label map, configuration."""
     folder = model_dir / WEIGHTS_DIR
-    partial = folder.with_suffix(".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    tf.train.Checkpoint(network=weights_by_path(detector.network)).write(str(partial / WEIGHTS_FILE))
-    write_label_map(partial / names.ASSET_LABEL_MAP, detector.label_map)
-    (partial / names.ASSET_CONFIG).write_text(to_canonical_json(config), encoding="utf-8")
-    shutil.rmtree(folder, ignore_errors=True)
-    move_folder(partial, folder)
+    model_dir.mkdir(parents=True, exist_ok=True)
+    with replace_when_done(folder) as partial:
+        partial.mkdir()
+        tf.train.Checkpoint(network=weights_by_path(detector.network)).write(str(partial / WEIGHTS_FILE))
+        write_label_map(partial / names.ASSET_LABEL_MAP, detector.label_map)
+        (partial / names.ASSET_CONFIG).write_text(to_canonical_json(config), encoding="utf-8")
     return folder
 
 

@@ -7,11 +7,11 @@ import tensorflow as tf
 from absl import logging
 
 from detloom.components.properties import DATASET_REPORT_FILE
-from detloom.schemas.contracts.metric_names import LOSS
+from detloom.schemas.contracts.metric_names import LEARNING_RATE, LOSS
 from detloom.trainer_module.run_state.train_log_and_tensorboard import LOG_FILE
 
 _MAX_POINTS = 200  # per curve; more cannot be distinguished on the page
-_TRAIN_CURVES = (LOSS, "learning_rate")
+_TRAIN_CURVES = (LOSS, LEARNING_RATE)
 _EVAL_CURVES = ("AP", "AP50", LOSS)
 Curves = dict[str, list[tuple[float, float]]]
 
@@ -47,7 +47,7 @@ def read_training_curves(model_run_uri: str) -> Curves:
         for name in names:
             value = row.get(name)
             if isinstance(value, (int, float)) and not (kind == "eval" and value == -1):
-                title = "learning rate" if name == "learning_rate" else f"{kind} {name}"
+                title = "learning rate" if name == LEARNING_RATE else f"{kind} {name}"
                 curves.setdefault(title, []).append((step, float(value)))
     return {name: _thin_out(points) for name, points in curves.items()}
 

@@ -218,7 +218,7 @@ def test_each_change_of_a_task_prints_a_line():
         "03:00:00 UTC  Gen  running",
         "03:01:00 UTC  Gen  cached",
         "03:00:00 UTC  Trainer  running",
-        "03:12:00 UTC  Trainer  failed after 12 min 0 s: out of memory",
+        "03:12:00 UTC  Trainer  failed after 12 min: out of memory",
     ]
     assert run.state == "failed"
 
@@ -230,7 +230,7 @@ def test_the_states_of_the_last_tasks_may_come_after_the_end_of_the_run():
         ("succeeded", task("Notifier", "succeeded", 1)),
     )
     assert [each.state for each in run.tasks] == ["succeeded"]
-    assert lines == ["03:01:00 UTC  Notifier  succeeded after 1 min 0 s"]
+    assert lines == ["03:01:00 UTC  Notifier  succeeded after 1 min"]
 
 
 def test_a_state_that_stays_unknown_is_waited_for_a_limited_time(monkeypatch):

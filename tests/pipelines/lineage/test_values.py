@@ -29,12 +29,9 @@ def test_remote_folders_are_not_read():
     assert not values.may_exist("/no/such\0folder")
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(-1, "0 s"), (59, "59 s"), (61, "1 min"), (7199, "119 min"), (7200, "2.0 h")]
-)
-def test_durations_are_shown_in_the_largest_fitting_unit(seconds, text):
-    execution = pb.Execution(create_time_since_epoch=10_000, last_update_time_since_epoch=10_000 + 1000 * seconds)
-    assert values.format_duration(execution) == text
+def test_duration_of_an_execution_is_from_its_first_to_its_last_update():
+    execution = pb.Execution(create_time_since_epoch=10_000, last_update_time_since_epoch=71_000)
+    assert values.execution_duration(execution) == "1 min 1 s"
 
 
 @pytest.mark.parametrize(("milliseconds", "text"), [(0, ""), (1_000, "1970-01-01 00:00 UTC"), (2**62, "")])

@@ -4,7 +4,12 @@ from dataclasses import replace
 import pytest
 
 from detloom.schemas.model.config import Train, TrainEvalConfig
-from detloom.schemas.model.config_checks import placeholder_sentence, scaled_learning_rates, warnings_before_run
+from detloom.schemas.model.config_checks import (
+    placeholder_sentence,
+    rates_by_path,
+    warnings_before_run,
+    with_rates_for_batch_size,
+)
 from detloom.schemas.model.optimizers import (
     AdamOptimizer,
     ConstantLearningRate,
@@ -48,6 +53,10 @@ def test_smaller_batch_suggests_proportional_rates():
     ]
 
 
+def scaled_rates(config):
+    return rates_by_path(with_rates_for_batch_size(config).optimizer.learning_rate)
+
+
 def test_no_warning_for_the_batch_size_of_the_rate():
     assert warnings_of(train(learning_rate_batch_size=128)) == ()
 
@@ -56,7 +65,7 @@ def test_adaptive_optimizers_scale_with_the_square_root():
     # 32 / 128 = 1 / 4, its root 1 / 2: 0.002 / 2 = 0.001
     adam = AdamOptimizer(learning_rate=ConstantLearningRate(learning_rate=0.002))
     config = train(adam, batch_size=32, learning_rate_batch_size=128)
-    assert scaled_learning_rates(config) == {"train.optimizer.learning_rate.learning_rate": pytest.approx(0.001)}
+    assert scaled_rates(config) == {"train.optimizer.learning_rate.learning_rate": pytest.approx(0.001)}
     assert "square root" in warnings_of(config)[0]
 
 
@@ -64,24 +73,26 @@ def test_each_rate_of_a_manual_schedule_is_scaled():
     schedule = (LearningRateStep(step=10, learning_rate=0.1), LearningRateStep(step=20, learning_rate=0.01))
     rate = ManualStepLearningRate(initial_learning_rate=0.4, schedule=schedule)
     config = train(MomentumOptimizer(learning_rate=rate), batch_size=64, learning_rate_batch_size=128)
-    assert scaled_learning_rates(config) == {
+    assert scaled_rates(config) == {
         "train.optimizer.learning_rate.initial_learning_rate": 0.2,
         "train.optimizer.learning_rate.schedule[0].learning_rate": 0.05,
         "train.optimizer.learning_rate.schedule[1].learning_rate": 0.005,
     }
 
 
-def test_rate_of_0_is_not_scaled():
+def test_rate_of_0_is_not_in_the_warning():
     rate = ExponentialDecayLearningRate(initial_learning_rate=0.4, burnin_learning_rate=0.0)
     config = train(MomentumOptimizer(learning_rate=rate), batch_size=64, learning_rate_batch_size=128)
-    assert list(scaled_learning_rates(config)) == ["train.optimizer.learning_rate.initial_learning_rate"]
+    warning = warnings_of(config)[0]
+    assert "initial_learning_rate=0.2" in warning
+    assert "burnin_learning_rate" not in warning
 
 
 def test_scaled_rates_form_a_valid_configuration():
     """The cosine schedule rejects a warm-up rate above its base rate, so both must be scaled."""
-    scaled = scaled_learning_rates(train(batch_size=8, learning_rate_batch_size=128))
-    fields = {path.rpartition(".")[2]: rate for path, rate in scaled.items()}
-    assert replace(COSINE, **fields).learning_rate_base == 0.005
+    scaled = with_rates_for_batch_size(train(batch_size=8, learning_rate_batch_size=128))
+    assert scaled.optimizer.learning_rate.learning_rate_base == 0.005
+    assert scaled.learning_rate_batch_size == 8
 
 
 def test_warning_if_training_ends_during_warm_up():

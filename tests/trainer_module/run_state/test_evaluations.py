@@ -173,7 +173,7 @@ def kill_at(moment, monkeypatch):
     if moment == "json":
         monkeypatch.setattr(evaluations, "write_text_file", die)
     elif moment == "replace":
-        monkeypatch.setattr(Path, "replace", die)
+        monkeypatch.setattr(os, "replace", die)
     elif moment.startswith("unlink"):
         unlink = Path.unlink
 

@@ -87,7 +87,7 @@ def test_paragraph_names_speed_time_memory_and_precision(ten_calls):
     )
     assert summary.paragraph() == (
         "66.7 images/s at batch 8 in bfloat16: a step took 100 ms (median; 90 % at most 200 ms). "
-        "24.0 s in steps, 30.0 s in the first call, 3 min 5 s evaluating, 500 ms saving checkpoints. "
+        "24 s in steps, 30 s in the first call, 3 min 5 s evaluating, 500 ms saving checkpoints. "
         "Peak memory: 1.5 GB of host memory, 2 GB of GPU:0. Input-bound: 4 %."
     )
 

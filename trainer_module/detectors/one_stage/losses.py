@@ -1,7 +1,7 @@
 """Training losses of a single-shot detector."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -39,8 +39,7 @@ def detection_losses(
     Args:
         num_matches: see `Detector.losses`.
     """
-    args = (
-        config,
+    inputs = _LossInputs(
         anchors_yxyx_rel_A4,
         targets,
         tf.cast(offsets_BA4, tf.float32),
@@ -48,7 +47,8 @@ def detection_losses(
         count_matches(targets) if num_matches is None else num_matches,
     )
     # Not compiled with hard example mining: the non-maximum suppression of XLA needs an [A, A] matrix.
-    class_loss, box_loss = _losses(*args) if config.loss.hard_example_miner is not None else _fused_losses(*args)
+    compute = _losses if config.loss.hard_example_miner is not None else _fused_losses
+    class_loss, box_loss = compute(config, inputs)
     return {"class_loss": class_loss, "box_loss": box_loss}
 
 
@@ -57,51 +57,42 @@ def count_matches(targets: Targets) -> tf.Tensor:
     return tf.reduce_sum(targets.box_weight_BA)
 
 
-def _fused_losses(
-    config: Ssd,
-    anchors_yxyx_rel_A4: tf.Tensor,
-    targets: Targets,
-    offsets_BA4: tf.Tensor,
-    class_logits_BAC: tf.Tensor,
-    num_matches: tf.Tensor,
-) -> tuple[tf.Tensor, tf.Tensor]:
+class _LossInputs(NamedTuple):
+    anchors_yxyx_rel_A4: tf.Tensor
+    targets: Targets
+    offsets_BA4: tf.Tensor
+    class_logits_BAC: tf.Tensor
+    num_matches: tf.Tensor
+
+
+def _fused_losses(config: Ssd, inputs: _LossInputs) -> tuple[tf.Tensor, tf.Tensor]:
     """Compute `_losses` together with their gradients, since both need the same exponentials of [B, A, C]."""
 
     @tf.custom_gradient
     def losses(offsets_BA4: tf.Tensor, class_logits_BAC: tf.Tensor) -> tuple[Any, Callable[..., Any]]:
         values, (by_offsets, by_logits) = _losses_and_gradients(
-            config, anchors_yxyx_rel_A4, targets, offsets_BA4, class_logits_BAC, num_matches
+            config, inputs._replace(offsets_BA4=offsets_BA4, class_logits_BAC=class_logits_BAC)
         )
         return values, lambda of_class_loss, of_box_loss: (of_box_loss * by_offsets, of_class_loss * by_logits)
 
-    class_loss, box_loss = losses(offsets_BA4, class_logits_BAC)
+    class_loss, box_loss = losses(inputs.offsets_BA4, inputs.class_logits_BAC)
     return class_loss, box_loss
 
 
 @compiled_on_cpu
 def _losses_and_gradients(
-    config: Ssd,
-    anchors_yxyx_rel_A4: tf.Tensor,
-    targets: Targets,
-    offsets_BA4: tf.Tensor,
-    class_logits_BAC: tf.Tensor,
-    num_matches: tf.Tensor,
+    config: Ssd, inputs: _LossInputs
 ) -> tuple[tuple[tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
     """Return (class_loss, box_loss), and the gradients of box_loss by offsets and of class_loss by logits."""
+    offsets_BA4, class_logits_BAC = inputs.offsets_BA4, inputs.class_logits_BAC
     with tf.GradientTape(persistent=True) as tape:
         tape.watch([offsets_BA4, class_logits_BAC])
-        class_loss, box_loss = _losses(config, anchors_yxyx_rel_A4, targets, offsets_BA4, class_logits_BAC, num_matches)
+        class_loss, box_loss = _losses(config, inputs)
     return (class_loss, box_loss), (tape.gradient(box_loss, offsets_BA4), tape.gradient(class_loss, class_logits_BAC))
 
 
-def _losses(
-    config: Ssd,
-    anchors_yxyx_rel_A4: tf.Tensor,
-    targets: Targets,
-    offsets_BA4: tf.Tensor,
-    class_logits_BAC: tf.Tensor,
-    num_matches: tf.Tensor,
-) -> tuple[tf.Tensor, tf.Tensor]:
+def _losses(config: Ssd, inputs: _LossInputs) -> tuple[tf.Tensor, tf.Tensor]:
+    anchors_yxyx_rel_A4, targets, offsets_BA4, class_logits_BAC, num_matches = inputs
     loss, coder = config.loss, config.box_coder
     class_loss_BA = class_losses(loss.classification_loss, class_logits_BAC, targets)
     box_loss_BA = box_losses(loss.localization_loss, coder, anchors_yxyx_rel_A4, offsets_BA4, targets)

@@ -1,9 +1,41 @@
-"""Move a folder, also where a rename is impossible: between file systems, or on the mount of an object store."""
+"""Replace a file or folder only when its new content is complete; move folders between file systems."""
 
 import errno
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+
+@contextmanager
+def replace_when_done(path: Path) -> Iterator[Path]:
+    """Yield a temporary path beside `path`; when the block ends, sync what was written there and rename it to `path`.
+
+    The block writes a file or a folder. `path` stays as it was if the block raises or writes nothing. What a killed
+    process left at the temporary path is deleted.
+    """
+    partial = path.with_name(f".{path.name}.partial")
+    _delete(partial)
+    try:
+        yield partial
+        for written in (partial, *partial.rglob("*")) if partial.exists() else ():
+            sync(written)
+        if partial.is_dir():
+            move_folder(partial, path)
+        elif partial.exists():
+            os.replace(partial, path)
+    finally:
+        _delete(partial)
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or the entries of a folder, are on disk and survive a power failure."""
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
 
 
 def move_folder(source: Path, target: Path) -> None:
@@ -29,13 +61,13 @@ def move_folder(source: Path, target: Path) -> None:
 
 def _copy_whole(source: Path, target: Path) -> bool:
     """Copy and rename; return False if the target's file system cannot rename folders."""
-    partial = target.with_name(f".{target.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)  # leftovers of a killed copy
-    shutil.copytree(source, partial, copy_function=shutil.copyfile)
+    copy = target.with_name(f".{target.name}.copy")
+    _delete(copy)  # leftovers of a killed copy
+    shutil.copytree(source, copy, copy_function=shutil.copyfile)
     try:
-        os.replace(partial, target)
+        os.replace(copy, target)
     except OSError:
-        shutil.rmtree(partial)
+        shutil.rmtree(copy)
         return False
     return True
 
@@ -49,3 +81,10 @@ def _remove(folder: Path) -> None:
     except OSError:
         doomed = folder
     shutil.rmtree(doomed, ignore_errors=True)
+
+
+def _delete(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    elif path.exists():
+        path.unlink()

@@ -1,3 +1,4 @@
+import contextlib
 import errno
 import os
 import shutil
@@ -6,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from detloom.trainer_module.files import move_folder as module
-from detloom.trainer_module.files.move_folder import move_folder
+from detloom.schemas.reading import replace_when_done as module
+from detloom.schemas.reading.replace_when_done import move_folder, replace_when_done
 
 
 @pytest.fixture
@@ -99,7 +100,7 @@ def test_failed_copy_keeps_the_source_and_leaves_no_partial_target(source, targe
 @pytest.mark.reliability("kill", "train")
 def test_leftovers_of_a_killed_copy_are_deleted(source, target, monkeypatch):
     refuse_renames(monkeypatch, errno.EXDEV, (source.parent, target.parent))
-    left = target.with_name(".model_run.partial")
+    left = target.with_name(".model_run.copy")
     left.mkdir(parents=True)
     (left / "half").write_text("")
     move_folder(source, target)
@@ -137,3 +138,43 @@ def test_files_are_copied_from_a_disk_to_the_mount_of_an_object_store(source, ta
     move_folder(source, target)
     assert contents(target) == MOVED
     assert_no_leftovers(source, target)
+
+
+def test_file_and_folder_are_replaced_when_complete(tmp_path):
+    file, folder = tmp_path / "a.txt", tmp_path / "model"
+    folder.mkdir()
+    (folder / "of_before").write_text("")
+    file.write_text("old")
+    with replace_when_done(file) as partial:
+        partial.write_text("new")
+        assert file.read_text() == "old"
+    with replace_when_done(folder) as partial:
+        (partial / "assets").mkdir(parents=True)
+        (partial / "assets" / "b").write_text("b")
+    assert file.read_text() == "new"
+    assert contents(folder) == {"assets/b": "b"}
+    assert {path.name for path in tmp_path.iterdir()} == {"a.txt", "model"}
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, None])
+def test_nothing_is_replaced_if_the_block_raises_or_writes_nothing(tmp_path, error):
+    file = tmp_path / "a.txt"
+    file.write_text("old")
+    (tmp_path / ".a.txt.partial").mkdir()  # of a killed process
+    (tmp_path / ".a.txt.partial" / "half").write_text("")
+    with pytest.raises(KeyboardInterrupt) if error else contextlib.nullcontext(), replace_when_done(file) as partial:
+        assert not partial.exists()
+        if error:
+            partial.write_text("half")
+            raise error
+    assert file.read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_content_is_synced_before_the_rename(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(module, "sync", lambda path: synced.append((path.name, (tmp_path / "model").exists())))
+    with replace_when_done(tmp_path / "model") as partial:
+        partial.mkdir()
+        (partial / "b").write_text("b")
+    assert sorted(synced) == [(".model.partial", False), ("b", False)]
