@@ -175,7 +175,7 @@ def our_numbers(split, results, iou_type, **options):
     ],
     ids=lambda value: value if isinstance(value, str) else " and ".join(value),
 )
-@pytest.mark.parametrize("seeds", [range(4), pytest.param(range(4, 12), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seeds", [range(4), pytest.param(range(4, 12), marks=pytest.mark.nightly)])
 def test_numbers_equal_pycocotools_to_the_last_digit_on_random_files(iou_type, kinds, seeds, tmp_path):
     num_measured = 0
     for seed in seeds:

@@ -52,7 +52,7 @@ def test_the_executor_reads_and_writes_remote_addresses(
     assert len(tf.io.gfile.listdir(f"{ram_folder}/blessing")) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_separate_worker_processes_give_the_same_records(
     job_endpoint, worker_pool, tmp_path, write_split, five_examples, good_model_uri
 ):

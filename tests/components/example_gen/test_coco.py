@@ -309,7 +309,7 @@ def test_details_quote_only_the_start_of_a_huge_value(tmp_path):
     assert len(reject.detail) < 150
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_memory_does_not_grow_with_the_file(tmp_path):
     peaks = []
     for num_images in (500, 4000):

@@ -12,7 +12,7 @@ from detloom.components.dataset_validator.component import DatasetValidator
 from detloom.components.example_gen.component import DetectionExampleGen
 from detloom.components.resolvers.strategies import REPORT, build_previous_report_resolver
 
-pytestmark = pytest.mark.slow  # five runs of a TFX pipeline
+pytestmark = pytest.mark.nightly  # five runs of a TFX pipeline
 
 
 @pytest.fixture

@@ -259,7 +259,7 @@ CHILD = """
 """
 
 
-@pytest.mark.slow  # nine files of 200 MB in a subprocess
+@pytest.mark.nightly  # nine files of 200 MB in a subprocess
 def test_memory_is_bounded_for_any_file_content(tmp_path):
     bomb = png_of_size(20_000, 20_000, zlib.compress(bytes(20_001 * 20_000), 9))
     jobs = []

@@ -11,7 +11,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from detloom.components.example_gen.ingest import IngestFolders, ingest
 from detloom.components.example_gen.params import ExampleGenParams
 
-pytestmark = pytest.mark.slow  # a job service and worker processes
+pytestmark = pytest.mark.nightly  # a job service and worker processes
 
 
 @pytest.fixture

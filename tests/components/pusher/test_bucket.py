@@ -466,7 +466,7 @@ def test_push_that_fails_at_any_request_leaves_a_complete_model_and_a_rerun_succ
     assert versions == {1000, 2000}
 
 
-@pytest.mark.slow  # a push for each of some hundred requests
+@pytest.mark.nightly  # a push for each of some hundred requests
 @pytest.mark.parametrize("fault", ["unavailable", "answer_lost"])
 def test_push_succeeds_when_any_request_fails_once(fault, pushed_before, bucket, other_model, push):
     push(other_model, 1000.0, keep_versions=2)

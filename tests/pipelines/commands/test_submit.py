@@ -119,7 +119,7 @@ def test_no_cache_applies_to_every_task(region, vertex):
     assert uncached["cachingOptions"]["enableCache"] is False
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("place", ["kubeflow", "vertex"])
 def test_without_a_file_the_run_file_is_compiled(cluster, region, tmp_path, monkeypatch, place):
     monkeypatch.setattr(vertex_client, "connect_vertex", lambda settings: region.api(settings))

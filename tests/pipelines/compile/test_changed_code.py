@@ -34,7 +34,7 @@ def compile_in(package: Path) -> dict[str, str]:
     return {name: json.dumps([tasks[name], container], sort_keys=True) for name, container in containers.items()}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_change_runs_the_tasks_that_execute_it(tmp_path):
     package = copy_package(tmp_path / "package")
     original = compile_in(package)

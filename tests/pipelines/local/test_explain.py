@@ -166,7 +166,7 @@ def test_at_most_five_reasons_are_shown():
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_change_of_the_code_runs_the_nodes_that_execute_it(small_run, tmp_path):
     package = copy_package(tmp_path / "package")
     small_run.write_text(small_run.read_text() + "\nnotifications: {webhook: {url: 'env:HOOK'}}\n")

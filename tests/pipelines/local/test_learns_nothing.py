@@ -35,7 +35,7 @@ def messages(monkeypatch):
         server.shutdown()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_model_that_learns_nothing_is_refused_with_exit_code_0_and_a_message(small_run, messages):
     text = small_run.read_text().replace("learning_rate: 0.001", "learning_rate: 1.0e-12")
     gates = next(line for line in text.splitlines() if line.startswith("gates:"))

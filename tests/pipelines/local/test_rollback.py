@@ -13,7 +13,7 @@ from detloom.schemas.run_file.read_run_file import read_run_file
 
 
 @pytest.fixture(
-    params=[pytest.param("folder", marks=pytest.mark.slow), pytest.param("bucket", marks=pytest.mark.nightly)]
+    params=[pytest.param("folder", marks=pytest.mark.nightly), pytest.param("bucket", marks=pytest.mark.nightly)]
 )
 def serving(request, tmp_path):
     """Return a folder, or the address of a bucket on a server like Cloud Storage."""

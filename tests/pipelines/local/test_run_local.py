@@ -163,7 +163,7 @@ def test_a_pipeline_config_is_trained_and_blessed(with_pipeline_config):
     assert "BLESSED" in run_locally(with_pipeline_config[0])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_class_missing_in_the_label_map_is_reported(small_run):
     small_run.write_text(small_run.read_text().replace("  format: coco", '  format: coco\n  classes: ["0", "1"]'))
     with pytest.raises(InputError, match=r"DetectionExampleGen failed: .*annotations/.*json.*class"):

@@ -198,7 +198,7 @@ def run_in_process(run_file):
 
 
 @pytest.mark.reliability("kill", "metadata")
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(1800)  # about three minutes on two idle cores
 def test_a_scheduled_pipeline_gives_the_expected_result_on_each_of_twelve_days(tmp_path, server, monkeypatch):
     from fake_training.learner import make_learner

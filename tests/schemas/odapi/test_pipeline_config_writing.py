@@ -321,7 +321,7 @@ def test_random_configurations_round_trip(config: TrainEvalConfig):
     assert read_back(config) == config
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 @given(made(TrainEvalConfig))
 def test_many_random_configurations_round_trip(config: TrainEvalConfig):

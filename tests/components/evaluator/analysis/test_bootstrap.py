@@ -71,7 +71,7 @@ def test_the_same_seed_gives_the_same_intervals(make_split, label_map):
     assert first != other
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_interval_has_its_nominal_coverage(make_good_split, label_map):
     # Splits from a large population: of 50 90 % intervals, 40 to 44 contain its difference (standard deviation 2.8).
     truth, *models = make_good_split(0, 1000)
