@@ -29,7 +29,7 @@ from detloom.components.example_gen.ingest import IngestFolders, ingest
 from detloom.components.example_gen.params import ExampleGenParams
 started = time.monotonic()
 options = ["--runner=DirectRunner", "--direct_running_mode=multi_processing", f"--direct_num_workers={sys.argv[2]}"]
-params = ExampleGenParams(data_format="voc", splits={"train": "train"})
+params = ExampleGenParams(format="voc", splits={"train": "train"})
 folders = IngestFolders(sys.argv[1], f"{sys.argv[1]}/rejects")
 report = ingest("gs://bucket/data", params, folders, lambda: Pipeline(options=PipelineOptions(options)))
 print(report["num_written"], time.monotonic() - started)

@@ -124,7 +124,7 @@ def run_ours(folder: Path, output: Path, num_workers: int) -> dict[str, float]:
     from detloom.components.example_gen.params import ExampleGenParams
     from detloom.pipelines.commands.ingest import pipeline_maker
 
-    params = ExampleGenParams(data_format="voc", splits={"train": "train"})
+    params = ExampleGenParams(format="voc", splits={"train": "train"})
     make_pipeline = pipeline_maker(num_workers, ())
     started = time.monotonic()
     report = ingest(folder, params, IngestFolders(str(output), f"{output}/rejects"), make_pipeline)

@@ -45,8 +45,8 @@ def write_records(run: RunFile, output: Path) -> None:
     """Write the records of the training and eval splits, one file each: systems read several in another order."""
     flags = [f"--{name}" for name in ("masks", "keypoints") if getattr(run.data, name)]
     ingest = [sys.executable, "-m", "detloom.pipelines.cli", "ingest", f"--format={run.data.format}", *flags]
-    splits = [f"--split=train={run.data.splits.train}", f"--split=eval={run.data.splits.eval}"]
-    run_child([*ingest, f"--input={run.data.path}", f"--output={output}", *splits], output.with_suffix(".log"))
+    splits = f"--splits=train={run.data.splits.train},eval={run.data.splits.eval}"
+    run_child([*ingest, f"--input={run.data.path}", f"--output={output}", splits], output.with_suffix(".log"))
     for folder in output.glob("Split-*"):
         shards = sorted(folder.iterdir())
         with (folder / "all.tfrecord").open("wb") as file:

@@ -56,7 +56,7 @@ def ingest(folder: Path, num_workers: int) -> dict[str, Any]:
     from detloom.components.example_gen.params import ExampleGenParams
     from detloom.pipelines.commands.ingest import pipeline_maker
 
-    params = ExampleGenParams(data_format="coco", splits={"train": "instances_train.json"})
+    params = ExampleGenParams(format="coco", splits={"train": "instances_train.json"})
     out = IngestFolders(str(folder / "ingested"), str(folder / "ingested/rejects"))
     report = ingest_data(str(folder / "data"), params, out, pipeline_maker(num_workers, ()))
     return {"num_records": report["num_written"]}

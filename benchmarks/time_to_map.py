@@ -96,9 +96,8 @@ def make_examples(task: Task) -> None:
     """The records that all systems read."""
     if (task.examples / "label_map.pbtxt").is_file():
         return
-    splits = [f"--split={name}={source}" for name, source in (("train", "train"), ("eval", "val"), ("test", "test"))]
     ingest = [sys.executable, "-m", "detloom.pipelines.cli", "ingest", "--format=voc", f"--classes={','.join(CLASSES)}"]
-    command = [*ingest, f"--input={task.data}", f"--output={task.examples}", *splits]
+    command = [*ingest, f"--input={task.data}", f"--output={task.examples}", "--splits=train=train,eval=val,test=test"]
     run_child(command, task.examples.with_suffix(".log"))
 
 

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from detloom.components.dataset_validator.component import DatasetValidator
     from detloom.components.evaluator.component import DetectionEvaluator
     from detloom.components.example_gen.component import DetectionExampleGen
+    from detloom.components.example_gen.params import ExampleGenParams
     from detloom.components.model_card.component import ModelCard
     from detloom.components.notebooks import show_in_notebooks
     from detloom.components.notifier.component import Notifier
@@ -21,6 +22,7 @@ __all__ = [
     "DetectionEvaluator",
     "DetectionExampleGen",
     "DetectionPusher",
+    "ExampleGenParams",
     "ModelCard",
     "Notifier",
     "RetrainDecision",
@@ -34,6 +36,7 @@ _MODULES = {
     "DetectionEvaluator": "detloom.components.evaluator.component",
     "DetectionExampleGen": "detloom.components.example_gen.component",
     "DetectionPusher": "detloom.components.pusher.component",
+    "ExampleGenParams": "detloom.components.example_gen.params",
     "ModelCard": "detloom.components.model_card.component",
     "Notifier": "detloom.components.notifier.component",
     "RetrainDecision": "detloom.components.retrain.component",

@@ -28,11 +28,12 @@ PAGE_KEY = "page"
 REJECTS_KEY = "rejects"
 
 # Files and folders in artifacts.
-SPLIT_PREFIX = "Split-"  # prefix of the split folders of examples
 DATASET_REPORT_FILE = "report.json"
 
 # Execution property of every node of this package; see `ComponentParams`.
 CODE_FINGERPRINT = "code_fingerprint"
+# TFX's type of a property by the type of its field; all others are texts. TFX has no type for a truth value.
+_NUMBERS: dict[Any, type] = {bool: int, int: int, float: float}
 _FILLED_IN = (CODE_FINGERPRINT, "trainer_fingerprint")  # by the constructors of components
 
 # Custom properties of examples (tfx/components/example_gen/utils.py) and of data set reports.
@@ -85,7 +86,7 @@ def blessing_metrics(blessing: "Artifact") -> dict[str, float]:
 class ComponentParams:
     """Base of a component's parameters, whose fields are TFX execution properties of the same name.
 
-    Text and integers are unchanged, other values become JSON (dataclasses canonical JSON), and None becomes "".
+    Texts and numbers are unchanged. Other values become JSON (dataclasses canonical JSON), and None becomes "".
 
     Attributes:
         code_fingerprint: fingerprint of the node's source; not read, but it invalidates TFX's cache when the code
@@ -98,7 +99,7 @@ class ComponentParams:
     def property_types(cls) -> dict[str, type]:
         """Return the type of each execution property."""
         hints = typing.get_type_hints(cls)
-        return {item.name: int if hints[item.name] is int else str for item in dataclasses.fields(cls)}
+        return {item.name: _NUMBERS.get(hints[item.name], str) for item in dataclasses.fields(cls)}
 
     def to_properties(self) -> dict[str, Any]:
         """Return flat values for TFX.
@@ -106,7 +107,11 @@ class ComponentParams:
         Raises:
             InputError: a section has a value of another type than declared, with its key.
         """
-        properties = {item.name: _encode(item.name, getattr(self, item.name)) for item in dataclasses.fields(self)}
+        types = self.property_types()
+        properties = {
+            item.name: _encode(item.name, getattr(self, item.name), types[item.name])
+            for item in dataclasses.fields(self)
+        }
         self.from_properties(properties)  # raises here what the node would raise
         return properties
 
@@ -133,10 +138,13 @@ def arguments_of(params: Any) -> dict[str, Any]:
     return {name: getattr(params, name) for name in names if name not in _FILLED_IN}
 
 
-def _encode(name: str, value: Any) -> str | int:
+def _encode(name: str, value: Any, property_type: type) -> str | int | float:
     if value is None:
         return ""
-    if isinstance(value, str | int):
+    if property_type is not str:
+        number: int | float = property_type(value)
+        return number
+    if isinstance(value, str):
         return value
     try:
         return to_canonical_json(value) if dataclasses.is_dataclass(value) else json.dumps(value)
@@ -151,7 +159,9 @@ def _decode(name: str, value: Any, annotation: Any) -> Any:
         return None if is_none else from_json(classes[0], value, where=name)
     if typing.get_origin(annotation) is tuple:
         return tuple(json.loads(value))
-    return int(value) if annotation is int else value or ""
+    if typing.get_origin(annotation) is dict:
+        return json.loads(value)
+    return annotation(value) if annotation in _NUMBERS else value or ""
 
 
 def pipeline_name(context: Any) -> str:

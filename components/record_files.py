@@ -1,4 +1,4 @@
-"""List the TFRecord files of a split, find missing ones, and read records safely from damaged files.
+"""Count missing shards, and read records safely from damaged files.
 
 TensorFlow's own reader trusts the length that a record states: a huge length with a valid checksum ends the process.
 Framing: https://www.tensorflow.org/tutorials/load_data/tfrecord#tfrecords_format_details
@@ -9,22 +9,13 @@ import re
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import BinaryIO, cast
 
 import tensorflow as tf
 
-from detloom.components.storage.storage import open_storage
 from detloom.trainer_module.files.tfrecord import read_frames
 
-_FILE_PREFIX = "data_tfrecord-"  # TFX's name prefix for the shards of a split
 _SHARD = re.compile(r"(.*)-(\d{1,9})-of-(\d{1,9})(\.gz)?", re.DOTALL)
-
-
-def list_shards(folder: str | Path) -> list[str]:
-    """Return the sorted TFRecord files in a split's folder; an empty list if the folder does not exist."""
-    names = open_storage(folder).list_names()
-    return [f"{folder}/{name}" for name in names if name.startswith(_FILE_PREFIX)]
 
 
 def count_missing(paths: Iterable[str]) -> tuple[int, int]:

@@ -17,9 +17,9 @@ ROOMS = {
     "schemas": "errors reading contracts model odapi presets load_config run_file",
     "trainer_module": "files runtime layers boxes detectors data drawing weights evaluation run_state training "
     "accelerators export tfx_run tuner __init__",
-    "components": "properties fingerprints artifact_types beam_job pages storage record_files evaluation_requirements "
-    "similarity example_gen dataset_validator evaluator model_card pusher retrain notifier resolvers notebooks "
-    "__init__",
+    "components": "properties fingerprints artifact_types beam_job pages storage examples_folder record_files "
+    "evaluation_requirements similarity example_gen dataset_validator evaluator model_card pusher retrain notifier "
+    "resolvers notebooks __init__",
     "pipelines": "samples dag lineage serving compile container local first_run backends manifests timer "
     "kubeflow_runner local_runner vertex_runner commands python_api kfp_components cli",
 }

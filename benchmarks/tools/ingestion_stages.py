@@ -18,15 +18,15 @@ from detloom.components.example_gen.ingest import IngestFolders, build_job
 from detloom.components.example_gen.params import ExampleGenParams
 from detloom.components.example_gen.plan import plan, read_plan
 from detloom.components.example_gen.read_annotations import divide_files, list_chunks, read_annotations
-from detloom.components.example_gen.sources.source_record import Evidence
+from detloom.components.example_gen.sources.source_record import FormatEvidence
 from detloom.components.example_gen.write_shard import write_shard
 
 
 def run_stages(folder: Path, output: Path, data_format: str, *, plan_only: bool) -> dict[str, Any]:
     """Ingest all images of `folder` into one split below `output`, which must not exist; nothing is published."""
-    params = ExampleGenParams(data_format=data_format, splits={"train": ""})
+    params = ExampleGenParams(format=data_format, splits={"train": ""})
     out = IngestFolders(str(output), str(output / "rejects"))
-    job = build_job(str(folder), params, out, data_format, Evidence("", {}), ("",), None)
+    job = build_job(str(folder), params, out, data_format, FormatEvidence("", {}), ("",), None)
     job.staging.make_folder()
     seconds: dict[str, float] = {}
     peak_mb: dict[str, float] = {}

@@ -22,6 +22,7 @@ from detloom.components.evaluation_requirements import EvaluationRequirements
 from detloom.components.fingerprints import source_fingerprint
 from detloom.components.properties import METRICS_KEY, PAGE_KEY
 from detloom.schemas.contracts.label_map import format_label_map, read_label_map
+from detloom.schemas.run_file.data import MAX_PIXELS
 from detloom.schemas.run_file.data_checks import DataChecks
 
 
@@ -65,7 +66,7 @@ class DatasetValidator(BaseBeamComponent):
         train_split: str = "train",
         checks: DataChecks | None = None,
         model_input: ModelInput | None = None,
-        max_pixels: int = 100_000_000,
+        max_pixels: int = MAX_PIXELS,
         history: str = "",
         evaluation: EvaluationRequirements | None = None,
         label_map: str | Path | None = None,

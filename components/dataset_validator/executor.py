@@ -13,6 +13,7 @@ from detloom.components.dataset_validator.params import DatasetValidatorParams
 from detloom.components.dataset_validator.report.build_report import metrics_of
 from detloom.components.dataset_validator.report.validation_page import REPORT_HTML
 from detloom.components.dataset_validator.validate import describe_failures, validate
+from detloom.components.examples_folder import list_shards
 from detloom.components.properties import (
     DATASET_REPORT_FILE,
     METRICS_KEY,
@@ -21,7 +22,6 @@ from detloom.components.properties import (
     int_property,
     pipeline_name,
 )
-from detloom.components.record_files import list_shards
 from detloom.components.storage.storage import open_storage
 from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, LabelMap, label_map_of_examples
 from detloom.schemas.errors import InputError

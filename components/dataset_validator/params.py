@@ -6,6 +6,7 @@ from detloom.components.dataset_validator.statistics.model_input import ModelInp
 from detloom.components.evaluation_requirements import EvaluationRequirements
 from detloom.components.properties import ComponentParams
 from detloom.schemas.errors import InputError
+from detloom.schemas.run_file.data import MAX_PIXELS
 from detloom.schemas.run_file.data_checks import DataChecks
 
 
@@ -28,7 +29,7 @@ class DatasetValidatorParams(ComponentParams):
     train_split: str = "train"
     checks: DataChecks = DataChecks()
     model_input: ModelInput | None = None
-    max_pixels: int = 100_000_000
+    max_pixels: int = MAX_PIXELS
     history: str = ""
     evaluation: EvaluationRequirements = EvaluationRequirements()
     label_map: str = ""

@@ -23,11 +23,10 @@ from detloom.components.dataset_validator.statistics.collect_statistics import (
 from detloom.components.dataset_validator.statistics.duplicates import Duplicates, find_duplicates
 from detloom.components.dataset_validator.statistics.image_sample import choose
 from detloom.components.dataset_validator.statistics.model_input import ModelInput
-from detloom.components.properties import SPLIT_PREFIX
-from detloom.components.record_files import list_shards
+from detloom.components.examples_folder import ExamplesFolder
 from detloom.components.similarity.near_duplicates import MAX_SPLITS
 from detloom.components.storage.output_lock import hold_output
-from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, LabelMap, read_label_map
+from detloom.schemas.contracts.label_map import LabelMap, read_label_map
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.config import Model
 from detloom.schemas.run_file.data_checks import DataChecks
@@ -152,13 +151,9 @@ def validate_examples(
     Raises:
         InputError: if the folder, its label map, its splits or the earlier report are missing.
     """
-    found = [path.name.removeprefix(SPLIT_PREFIX) for path in examples_dir.glob(f"{SPLIT_PREFIX}*")]
+    examples = ExamplesFolder(examples_dir)
+    found = examples.check_splits(*([train_split] if train_split else []))
     found.sort(key=lambda name: (_SPLIT_ORDER.index(name) if name in _SPLIT_ORDER else len(_SPLIT_ORDER), name))
-    if not found:
-        raise InputError(
-            f"{examples_dir}: no {SPLIT_PREFIX}* folder, needed: examples written by DetectionExampleGen or "
-            "`detloom ingest`."
-        )
     names = list(dict.fromkeys([*splits, *found]))
     params = DatasetValidatorParams(
         required_splits=tuple(splits or found),
@@ -167,8 +162,8 @@ def validate_examples(
         model_input=ModelInput.of_model(model, max_boxes) if model else None,
     )
     return validate(
-        {name: list_shards(examples_dir / f"{SPLIT_PREFIX}{name}") for name in names},
-        read_label_map(examples_dir / LABEL_MAP_FILE),
+        {name: examples.list_shards(name) for name in names},
+        read_label_map(examples.label_map_file),
         params,
         output,
         make_pipeline or _make_in_process_pipeline,

@@ -1,4 +1,4 @@
-"""Convert one source record and its image bytes to one serialized tf.Example, or to a reject."""
+"""Read the image of one source record, and convert both to one serialized tf.Example, or to a reject."""
 
 import hashlib
 import math
@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from detloom.components.example_gen.data_folder import DataFolder, SourceError
 from detloom.components.example_gen.decoded_image import check_decodes, turn_upright
 from detloom.components.example_gen.encode_example import (
     bytes_feature,
@@ -45,6 +46,13 @@ _OBJECT_PREFIX = "image/object/"
 _MAX_FLOAT32 = 3.4028234e38
 _FORMAT_OF_SUFFIX = {".jpg": "jpeg", ".jpeg": "jpeg", ".png": "png"}
 _Box = tuple[float, float, float, float]
+# Keys that ingestion computes; all other features of an existing tf.Example are copied.
+_OWN_KEYS = frozenset(
+    (
+        keys.IMAGE_ENCODED, *keys.STATISTICS_KEYS, keys.MASK,
+        keys.KEYPOINT_X, keys.KEYPOINT_Y, keys.KEYPOINT_VISIBILITY, keys.NUM_KEYPOINTS,
+    )
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +104,34 @@ class _Kept(NamedTuple):
     mask_png: bytes | None
 
 
+def read_image(record: SourceRecord, folder: DataFolder, max_bytes: int) -> SourceImage:
+    """Read the image of a record as it is stored.
+
+    Raises:
+        SourceError: if that fails.
+    """
+    if record.example_at is None:
+        return SourceImage(folder.read_bytes(record.image_path, max_bytes), record.image_path)
+    offset, length = record.example_at
+    if length > max_bytes:
+        raise SourceError(Reason.RECORD_TOO_LARGE, f"a record of {length} bytes, allowed: {max_bytes}")
+    from detloom.trainer_module.data.records import parse_features  # late, because it imports TensorFlow
+
+    data = folder.read_part(record.image_path, offset, length)
+    try:
+        features = parse_features(data)
+    except ValueError:
+        raise SourceError(Reason.UNREADABLE_ANNOTATION, "not a tf.Example") from None
+    encoded = features[keys.IMAGE_ENCODED].bytes_list.value
+    if len(encoded) != 1:
+        raise SourceError(Reason.NOT_AN_IMAGE, f"{len(encoded)} values of {keys.IMAGE_ENCODED}, allowed: 1")
+    named = features[keys.IMAGE_FILENAME].bytes_list.value
+    file_name = named[0].decode("utf-8", "replace") if named else record.record_key
+    others = {key: feature for key, feature in features.items() if key not in _OWN_KEYS}
+    num_objects = len(features[keys.BOX_XMIN].float_list.value)
+    return SourceImage(encoded[0], file_name, others, num_objects, is_upright=True)
+
+
 def build_example(
     record: SourceRecord, image: SourceImage, *, class_ids: Mapping[str, int], params: ExampleGenParams
 ) -> BuiltExample | Reject:
@@ -113,7 +149,7 @@ def build_example(
         detail = f"{len(record.objects)} boxes, allowed: {params.max_boxes} (max_boxes)"
         return record.reject_record(Reason.TOO_MANY_BOXES, detail)
     num_mask_pixels = sum(item.mask is not None for item in record.objects) * header.height * header.width
-    if params.with_masks and num_mask_pixels > MAX_MASK_PIXELS:
+    if params.masks and num_mask_pixels > MAX_MASK_PIXELS:
         detail = f"{num_mask_pixels} mask pixels, allowed: {MAX_MASK_PIXELS}"
         return record.reject_record(Reason.RECORD_TOO_LARGE, detail)
     kept = []
@@ -125,7 +161,7 @@ def build_example(
                 detail = f"object {index}: class {item.class_name!r} is not among the classes"
                 built.rejects.append(record.reject_box(Reason.UNKNOWN_CLASS, detail))
             continue
-        checked = _check_object(index, item, header, record.is_relative, params.with_masks, built)
+        checked = _check_object(index, item, header, record.is_relative, params.masks, built)
         if isinstance(checked, _Kept):
             kept.append(checked)
         else:
@@ -137,9 +173,9 @@ def build_example(
         return record.reject_record(Reason.RECORD_TOO_LARGE, f"{num_bytes} bytes, allowed: {MAX_RECORD_BYTES}")
     features = _pass_through(image, record, kept, built)
     features.update(_encode(record, image.file_name, encoded, header, kept, class_ids, built))
-    if params.with_masks:
+    if params.masks:
         features[keys.MASK] = bytes_feature([entry.mask_png or b"" for entry in kept])
-    if params.with_keypoints:
+    if params.keypoints:
         features.update(_encode_keypoints(kept, header, record.is_relative))
     built.example = encode_example(features)
     return built

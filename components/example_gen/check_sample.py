@@ -75,7 +75,7 @@ def check_sample(root: str, params: ExampleGenParams, num_records: int) -> Sampl
         job = build_job(root, params, out, data_format, evidence, ("",), None)
         job.staging.make_folder()
         for index, (split, source) in enumerate(job.sources.items()):
-            chunks = formats.list_chunks(data_format, job.folder(""), split, source, job.reader_settings)
+            chunks = formats.list_chunks(data_format, job.folder(""), split, source, job.params)
             chunk = next(iter(chunks))  # a source without any is an InputError
             whole = replace(chunk, num_parts=1)  # a file that is read only to its first records is not divided
             read_first_annotations(index, "", whole, job, max(1, num_records // len(job.sources)))

@@ -58,7 +58,7 @@ def fold_outcomes(outcomes: Iterable[ReadOutcome], job: IngestJob) -> ReadSummar
             if known_id != class_id:
                 raise InputError(
                     f"{job.root}/{outcome.source}: category {name!r} has id {class_id}, elsewhere {known_id}; "
-                    "make them equal, or list the classes in class_names."
+                    "make them equal, or list the classes in classes."
                 )
         for name, place in outcome.first_use.items():
             summary.first_use.setdefault(name, place)
@@ -81,8 +81,8 @@ def settle_label_map(summary: ReadSummary, job: IngestJob) -> LabelMap | None:
     """
     if job.label_map:
         return LabelMap(job.label_map)
-    if job.params.class_names:
-        return LabelMap.from_names(job.params.class_names)
+    if job.params.classes:
+        return LabelMap.from_names(job.params.classes)
     used = summary.boxes_by_class
     ids = {name: class_id for name, (class_id, _) in summary.declared.items() if class_id is not None}
     # Exporters (Roboflow) write a category 0 named after the project, which no object has; 0 is the background here.
@@ -99,7 +99,7 @@ def settle_label_map(summary: ReadSummary, job: IngestJob) -> LabelMap | None:
     if job.data_format == "images" or summary.all_are_refused:
         return None
     sources = ", ".join(source for source in job.sources.values() if source) or "it"
-    raise InputError(f"{job.root}: no labelled object in {sources}; list the classes in class_names.")
+    raise InputError(f"{job.root}: no labelled object in {sources}; list the classes in classes.")
 
 
 def _from_ids(ids: dict[str, int], source: str, job: IngestJob) -> LabelMap:
@@ -108,12 +108,12 @@ def _from_ids(ids: dict[str, int], source: str, job: IngestJob) -> LabelMap:
         names = sorted(name for name, class_id in ids.items() if class_id == repeated_ids[0])
         raise InputError(
             f"{job.root}/{source}: categories: id {repeated_ids[0]} is used by {', '.join(map(repr, names[:9]))}; "
-            "correct it, or list the classes in class_names."
+            "correct it, or list the classes in classes."
         )
     try:
         return LabelMap(tuple((class_id, name) for name, class_id in ids.items()))
     except InputError as error:
-        raise InputError(f"{job.root}/{source}: categories: {error} Or list the classes in class_names.") from None
+        raise InputError(f"{job.root}/{source}: categories: {error} Or list the classes in classes.") from None
 
 
 def find_similar_names(names: Iterable[str]) -> list[list[str]]:

@@ -1,25 +1,28 @@
-"""Define DetectionExampleGen, the TFX component."""
+"""Define DetectionExampleGen, the TFX component, and its executor."""
 
-from collections.abc import Mapping, Sequence
-from typing import ClassVar
+import json
+from dataclasses import replace
+from typing import Any, ClassVar
 
+from tfx.components.util import examples_utils
 from tfx.dsl.components.base.base_beam_component import BaseBeamComponent
+from tfx.dsl.components.base.base_beam_executor import BaseBeamExecutor
 from tfx.dsl.components.base.executor_spec import BeamExecutorSpec
 from tfx.orchestration.data_types import RuntimeParameter
 from tfx.proto import example_gen_pb2, range_config_pb2
-from tfx.types import Channel, standard_artifacts, standard_component_specs
+from tfx.types import Channel, artifact_utils, standard_artifacts, standard_component_specs
+from tfx.types.artifact import Artifact
 from tfx.types.component_spec import ChannelParameter, ComponentSpec, ExecutionParameter
 
-from detloom.components.artifact_types import Rejects
-from detloom.components.example_gen.driver import Driver, file_pattern, split_input_base
-from detloom.components.example_gen.executor import EXAMPLES_KEY, Executor
-from detloom.components.example_gen.params import AUTO, ExampleGenParams
+from detloom.components.artifact_types import Rejects, keep_after_failure
+from detloom.components.example_gen.driver import DATA_FOLDERS_KEY, Driver, file_pattern, split_input_base
+from detloom.components.example_gen.ingest import NO_SPLIT, IngestFolders, RefusedDataError, ingest
+from detloom.components.example_gen.params import ExampleGenParams
 from detloom.components.fingerprints import source_fingerprint
 from detloom.components.properties import REJECTS_KEY
-from detloom.components.similarity.near_duplicates import DEFAULT_MAX_DISTANCE
 from detloom.schemas.errors import InputError
 
-_PROPERTY_TYPES = {name: type(value) for name, value in ExampleGenParams().to_properties().items()}
+EXAMPLES_KEY = standard_component_specs.EXAMPLES_KEY
 
 
 class DetectionExampleGenSpec(ComponentSpec):
@@ -27,13 +30,43 @@ class DetectionExampleGenSpec(ComponentSpec):
 
     PARAMETERS: ClassVar[dict[str, ExecutionParameter]] = {
         **standard_component_specs.FileBasedExampleGenSpec.PARAMETERS,
-        **{name: ExecutionParameter(type=kind) for name, kind in _PROPERTY_TYPES.items()},
+        **{name: ExecutionParameter(type=kind) for name, kind in ExampleGenParams.property_types().items()},
     }
     INPUTS: ClassVar[dict[str, ChannelParameter]] = {}
     OUTPUTS: ClassVar[dict[str, ChannelParameter]] = {
         EXAMPLES_KEY: ChannelParameter(type=standard_artifacts.Examples),
         REJECTS_KEY: ChannelParameter(type=Rejects),
     }
+
+
+class Executor(BaseBeamExecutor):
+    """An executor that ingests the data folders that the driver resolved.
+
+    The `file_format` property stays unset: TFX accepts only a value that means GZIP, while all readers go by the file
+    name.
+    """
+
+    def Do(
+        self,
+        input_dict: dict[str, list[Artifact]],
+        output_dict: dict[str, list[Artifact]],
+        exec_properties: dict[str, Any],
+    ) -> None:
+        self._log_startup(input_dict, output_dict, exec_properties)
+        params = ExampleGenParams.from_properties(exec_properties)
+        input_base = exec_properties[standard_component_specs.INPUT_BASE_KEY]
+        examples = artifact_utils.get_single_instance(output_dict[EXAMPLES_KEY])
+        rejects = artifact_utils.get_single_instance(output_dict[REJECTS_KEY])
+        examples_utils.set_payload_format(examples, example_gen_pb2.PayloadFormat.FORMAT_TF_EXAMPLE)
+        out = IngestFolders(examples=examples.uri, rejects=rejects.uri)
+        subfolders = json.loads(exec_properties[DATA_FOLDERS_KEY])
+        try:
+            report = ingest(input_base, params, out, self._make_beam_pipeline, subfolders=subfolders)
+        except RefusedDataError as error:
+            raise InputError(f"{error} All rejects: {keep_after_failure(rejects.uri)}") from None
+        examples.split_names = artifact_utils.encode_split_names(
+            [split for split in report["splits"] if split != NO_SPLIT]
+        )
 
 
 class DetectionExampleGen(BaseBeamComponent):
@@ -51,72 +84,21 @@ class DetectionExampleGen(BaseBeamComponent):
     def __init__(
         self,
         input_base: str,
+        params: ExampleGenParams | None = None,
         *,
-        data_format: str = AUTO,
-        splits: Mapping[str, str] | None = None,
-        split_ratios: Mapping[str, float] | None = None,
-        source: str = "",
-        split_group: str = "",
-        split_stratify: bool = False,
-        split_seed: int = 0,
-        separate_near_duplicates: bool = False,
-        max_distance: int = DEFAULT_MAX_DISTANCE,
-        images_dir: str = "",
-        hierarchy_file: str = "",
-        with_masks: bool = False,
-        with_keypoints: bool = False,
-        class_names: Sequence[str] = (),
-        unknown_class: str = "fail",
-        shard_max_bytes: int = 128 * 2**20,
-        gzip: bool = False,
-        max_pixels: int = 100_000_000,
-        max_image_bytes: int = 64 * 2**20,
-        max_boxes: int = 10_000,
-        decode_images: bool = False,
-        exif_rotation: str = "rotate",
-        num_spans: int = 1,
-        max_reject_fraction: float = 0.05,
         range_config: range_config_pb2.RangeConfig | RuntimeParameter | None = None,
     ) -> None:
-        """Create the component. `ExampleGenParams` documents the other arguments.
+        """Create the component.
 
         Args:
             input_base: the data folder; it may contain {SPAN} and {VERSION}, of which the latest is used.
-            data_format: one of `FORMATS`, such as "coco", "voc" or "yolo", or "auto".
-            splits: source by output split; see docs/ingestion.md for the sources of each format.
-            split_ratios: share by output split, instead of `splits`. With neither, the data set's own splits are used.
+            params: None detects the format and uses the data set's own splits.
             range_config: selects another span than the latest (`static_range` with equal start and end).
 
         Raises:
-            InputError: an argument is out of range, or arguments exclude each other.
+            InputError: `params` and the path contradict each other.
         """
-        params = ExampleGenParams(
-            data_format=data_format,
-            splits=splits or {},
-            split_ratios=split_ratios or {},
-            source=source,
-            split_group=split_group,
-            split_stratify=split_stratify,
-            split_seed=split_seed,
-            separate_near_duplicates=separate_near_duplicates,
-            max_distance=max_distance,
-            images_dir=images_dir,
-            hierarchy_file=hierarchy_file,
-            with_masks=with_masks,
-            with_keypoints=with_keypoints,
-            class_names=tuple(class_names),
-            unknown_class=unknown_class,
-            shard_max_bytes=shard_max_bytes,
-            gzip=gzip,
-            max_pixels=max_pixels,
-            max_image_bytes=max_image_bytes,
-            max_boxes=max_boxes,
-            decode_images=decode_images,
-            exif_rotation=exif_rotation,
-            num_spans=num_spans,
-            max_reject_fraction=max_reject_fraction,
-            code_fingerprint=source_fingerprint(__name__),
-        )
+        params = replace(params or ExampleGenParams(), code_fingerprint=source_fingerprint(__name__))
         base, rest = split_input_base(input_base)
         if params.num_spans > 1 and not rest:
             raise InputError(

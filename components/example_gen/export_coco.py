@@ -22,18 +22,15 @@ from detloom.components.example_gen.exported_folder import (
     ExportedObject,
     as_float32,
     atomic_folder,
-    bytes_values,
     find_splits,
-    float_values,
-    int_values,
     read_examples,
-    read_examples_label_map,
     safe_file_name,
     shortest_decimal,
     write_image,
 )
+from detloom.components.examples_folder import ExamplesFolder
 from detloom.schemas.contracts import example_keys as keys
-from detloom.schemas.contracts.label_map import LabelMap
+from detloom.schemas.contracts.label_map import LabelMap, read_label_map
 from detloom.schemas.errors import InputError
 
 IMAGES_DIR = "images"
@@ -51,7 +48,8 @@ def export_coco(examples: Path, output: Path) -> ExportCounts:
     Raises:
         InputError: if the examples are missing or damaged, or the output is not empty; nothing is written then.
     """
-    (splits, empty), label_map = find_splits(examples), read_examples_label_map(examples)
+    splits, empty = find_splits(examples)
+    label_map = read_label_map(ExamplesFolder(examples).label_map_file)
     counts = ExportCounts(empty_splits=empty)
     with atomic_folder(output) as folder:
         (folder / ANNOTATIONS_DIR).mkdir()
@@ -206,7 +204,7 @@ def _shortest_float32(value: float) -> float:
 
 def _masks(example: ExportedExample, where: str) -> list[Mapping[str, Any] | None]:
     """Return COCO's compressed run lengths of each object; None for an object without a mask."""
-    encoded = bytes_values(example.feature, keys.MASK)
+    encoded = example.features.texts(keys.MASK)
     if not encoded:
         return [None] * len(example.objects)
     if len(encoded) != len(example.objects):
@@ -232,11 +230,11 @@ def _run_lengths(png: bytes, image_hw: tuple[int, int], where: str) -> Mapping[s
 
 def _keypoints(example: ExportedExample, where: str) -> list[list[float]]:
     """Return x, y in pixels and visibility, flat, for each object; empty for an object without keypoints."""
-    numbers = int_values(example.feature, keys.NUM_KEYPOINTS)
+    numbers = example.features.ints(keys.NUM_KEYPOINTS).tolist()
     if not any(numbers):
         return [[] for _ in example.objects]
-    xs, ys = (float_values(example.feature, key).tolist() for key in (keys.KEYPOINT_X, keys.KEYPOINT_Y))
-    visible = int_values(example.feature, keys.KEYPOINT_VISIBILITY) or [2] * len(xs)
+    xs, ys = (example.features.floats(key).tolist() for key in (keys.KEYPOINT_X, keys.KEYPOINT_Y))
+    visible = example.features.ints(keys.KEYPOINT_VISIBILITY).tolist() or [2] * len(xs)
     if len(numbers) != len(example.objects) or not sum(numbers) == len(xs) == len(ys) == len(visible):
         raise InputError(f"{where}, {example.source_id!r}: the numbers of keypoints, x, y and visibilities differ.")
     height, width = example.image_hw

@@ -18,16 +18,15 @@ from detloom.components.example_gen.exported_folder import (
     ExportedObject,
     as_float32,
     atomic_folder,
-    bytes_values,
     find_splits,
-    int_values,
     read_examples,
-    read_examples_label_map,
     safe_file_name,
     write_image,
 )
 from detloom.components.example_gen.sources.yolo import IMAGES_DIRS
+from detloom.components.examples_folder import ExamplesFolder
 from detloom.schemas.contracts import example_keys as keys
+from detloom.schemas.contracts.label_map import read_label_map
 from detloom.schemas.errors import InputError
 
 DATA_FILE = "data.yaml"
@@ -48,7 +47,8 @@ def export_yolo(examples: Path, output: Path) -> ExportCounts:
         InputError: for a folder without examples, damaged examples, or an output that is not empty; nothing is written
             then.
     """
-    (splits, empty), label_map = find_splits(examples), read_examples_label_map(examples)
+    splits, empty = find_splits(examples)
+    label_map = read_label_map(ExamplesFolder(examples).label_map_file)
     class_numbers = {class_id: number for number, class_id in enumerate(label_map.class_ids)}
     counts = ExportCounts(empty_splits=empty)
     num_renumbered = sum(class_id != number + 1 for class_id, number in class_numbers.items())
@@ -139,8 +139,8 @@ class _SplitExport:
     def _count_lost(self, example: ExportedExample) -> None:
         """Count what is lost besides boxes and flags; an area that equals the box's area is no loss."""
         found = {
-            "mask": sum(map(bool, bytes_values(example.feature, keys.MASK))),
-            "keypoints": sum(number > 0 for number in int_values(example.feature, keys.NUM_KEYPOINTS)),
+            "mask": sum(map(bool, example.features.texts(keys.MASK))),
+            "keypoints": sum(number > 0 for number in example.features.ints(keys.NUM_KEYPOINTS).tolist()),
             "area": sum(_has_own_area(item, example.image_hw) for item in example.objects),
         }
         self._counts.lost.update({name: number for name, number in found.items() if number})

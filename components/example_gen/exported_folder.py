@@ -13,23 +13,20 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from detloom.components.example_gen.image_header import neutralise_orientation
+from detloom.components.examples_folder import SHARD_PREFIX, ExamplesFolder
 from detloom.components.record_files import read_records
 from detloom.schemas.contracts import example_keys as keys
-from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, LabelMap, read_label_map
 from detloom.schemas.errors import InputError
-from detloom.trainer_module.data.records import parse_features
+from detloom.trainer_module.data.records import ExampleFeatures
 
-SPLIT_PREFIX = "Split-"
-SHARD_PATTERN = "data_tfrecord-*"
 EXIF_NEUTRALISED = "exif_neutralised"
 UNSOUND_BOX = "box that is inverted, empty or outside the image (left out)"
-_SHARD_NAME = re.compile(r"data_tfrecord-([0-9]{5,9})-of-([0-9]{5,9})(\.gz)?")
+_SHARD_NAME = re.compile(SHARD_PREFIX + r"([0-9]{5,9})-of-([0-9]{5,9})(\.gz)?")
 _SPLIT_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
 _USUAL_ROOTS = ("images", "JPEGImages")  # removed from file names, because every export has its own folder of images
 _SUFFIX_BY_FORMAT = {"jpeg": ".jpg", "png": ".png"}
@@ -37,7 +34,6 @@ _SUFFIXES_BY_FORMAT = {"jpeg": (".jpg", ".jpeg", ".jpe", ".jfif"), "png": (".png
 _UNSAFE_CHARS = re.compile(r'[\x00-\x1f\x7f<>:"|?*\\]')  # including characters that Windows and archives reject
 _MAX_PART_BYTES = 200  # of one folder or file name; file systems allow 255, and a number and suffix may be appended
 _MAX_PARTS = 16
-_NO_FLOATS = np.zeros(0, np.float32)
 _MAX_DECIMALS = 17
 _MAX_NAMED = 5  # of missing shards
 _KNOWN_KEYS = frozenset(
@@ -86,13 +82,13 @@ class ExportedExample:
     filename: str
     source_id: str
     objects: tuple[ExportedObject, ...]
-    feature: Any
+    features: ExampleFeatures
     is_neutralised: bool = False
 
     @property
     def num_other_features(self) -> int:
         """Count the non-empty features unknown to this project and the formats, such as `image/context/...`."""
-        return sum(key not in _KNOWN_KEYS and value.ByteSize() > 2 for key, value in self.feature.items())
+        return sum(key not in _KNOWN_KEYS and self.features.raw(key).ByteSize() > 2 for key in self.features)
 
 
 @dataclass
@@ -128,17 +124,11 @@ def find_splits(examples: Path) -> tuple[dict[str, list[Path]], tuple[str, ...]]
         InputError: if `examples` is not a complete examples folder, a shard is missing, or the start of a shard is
             damaged.
     """
-    if not examples.is_dir():
-        raise InputError(
-            f"{examples}: the folder does not exist; give the output of `detloom ingest` or of a pipeline."
-        )
-    folders = sorted(path for path in examples.glob(f"{SPLIT_PREFIX}*") if path.is_dir())
-    splits = {path.name[len(SPLIT_PREFIX) :]: sorted(path.glob(SHARD_PATTERN)) for path in folders}
+    folder = ExamplesFolder(examples)
+    splits = {split: [Path(path) for path in folder.list_shards(split)] for split in folder.check_splits()}
     for split in splits:
         if not _SPLIT_NAME.fullmatch(split):
             raise InputError(f"{examples}: split {split!r}, allowed: letters, digits, '-', '_' and '.'.")
-    if not any(splits.values()):
-        raise InputError(f"{examples}: no {SPLIT_PREFIX}<name>/{SHARD_PATTERN}; give a folder with complete examples.")
     for shards in splits.values():
         _check_none_missing(shards)
     filled = {split: [shard for shard in shards if not _is_empty(shard)] for split, shards in splits.items()}
@@ -170,10 +160,6 @@ def _check_none_missing(shards: Sequence[Path]) -> None:
 
 def _is_empty(shard: Path) -> bool:
     return next(read_examples(shard), None) is None
-
-
-def read_examples_label_map(examples: Path) -> LabelMap:
-    return read_label_map(examples / LABEL_MAP_FILE)
 
 
 def read_examples(shard: Path) -> Iterator[ExportedExample]:
@@ -274,28 +260,14 @@ def as_float32(value: float) -> float:
     return float(np.float32(value))
 
 
-def float_values(feature: Any, key: str) -> np.ndarray:
-    """Return float32 [N]; empty if the key is missing."""
-    return np.asarray(feature[key].float_list.value, np.float32) if key in feature else _NO_FLOATS
-
-
-def int_values(feature: Any, key: str) -> list[int]:
-    return list(feature[key].int64_list.value) if key in feature else []
-
-
-def bytes_values(feature: Any, key: str) -> list[bytes]:
-    return list(feature[key].bytes_list.value) if key in feature else []
-
-
 def _parse(record: bytes, where: str) -> ExportedExample:
     try:
-        feature = parse_features(record)
+        features = ExampleFeatures(record)
     except ValueError:
         raise InputError(f"{where}: not a tf.Example.") from None
-    images, sizes = bytes_values(feature, keys.IMAGE_ENCODED), []
-    for key in (keys.IMAGE_HEIGHT, keys.IMAGE_WIDTH):
-        sizes += int_values(feature, key)[:1]
-    image_format = _text(feature, keys.IMAGE_FORMAT).lower().replace("jpg", "jpeg")
+    images = features.texts(keys.IMAGE_ENCODED)
+    sizes = [int(size) for key in (keys.IMAGE_HEIGHT, keys.IMAGE_WIDTH) for size in features.ints(key)[:1]]
+    image_format = _text(features, keys.IMAGE_FORMAT).lower().replace("jpg", "jpeg")
     if len(images) != 1 or len(sizes) != 2 or min(sizes) < 1 or image_format not in _SUFFIX_BY_FORMAT:
         raise InputError(
             f"{where}: needs one image, its height and width, and the format 'jpeg' or 'png'; got {len(images)} "
@@ -306,27 +278,27 @@ def _parse(record: bytes, where: str) -> ExportedExample:
         image=image,
         image_format=image_format,
         image_hw=(sizes[0], sizes[1]),
-        filename=_text(feature, keys.IMAGE_FILENAME),
-        source_id=_text(feature, keys.IMAGE_SOURCE_ID),
-        objects=_parse_objects(feature, where),
-        feature=feature,
+        filename=_text(features, keys.IMAGE_FILENAME),
+        source_id=_text(features, keys.IMAGE_SOURCE_ID),
+        objects=_parse_objects(features, where),
+        features=features,
         is_neutralised=is_neutralised,
     )
 
 
-def _parse_objects(feature: Any, where: str) -> tuple[ExportedObject, ...]:
-    class_ids = int_values(feature, keys.CLASS_ID)
-    columns = [float_values(feature, key).tolist() for key in keys.BOX_KEYS_YXYX]
+def _parse_objects(features: ExampleFeatures, where: str) -> tuple[ExportedObject, ...]:
+    class_ids = features.ints(keys.CLASS_ID).tolist()
+    columns = [features.floats(key).tolist() for key in keys.BOX_KEYS_YXYX]
     if any(len(column) != len(class_ids) for column in columns):
         raise InputError(f"{where}: {len(class_ids)} class ids, but {[len(column) for column in columns]} coordinates.")
     if not all(math.isfinite(value) for column in columns for value in column):
         raise InputError(f"{where}: a box coordinate is not finite.")
 
     def flags(key: str) -> list[bool]:
-        values = int_values(feature, key)
+        values = features.ints(key)
         return [bool(value) for value in values] if len(values) == len(class_ids) else [False] * len(class_ids)
 
-    areas: list[float | None] = [*float_values(feature, keys.AREA).tolist()]
+    areas: list[float | None] = [*features.floats(keys.AREA).tolist()]
     if len(areas) != len(class_ids):
         areas = [None] * len(class_ids)
     return tuple(
@@ -344,8 +316,8 @@ def _parse_objects(feature: Any, where: str) -> tuple[ExportedObject, ...]:
     )
 
 
-def _text(feature: Any, key: str) -> str:
-    values = bytes_values(feature, key)
+def _text(features: ExampleFeatures, key: str) -> str:
+    values = features.texts(key)
     return values[0].decode("utf-8", "replace") if values else ""
 
 

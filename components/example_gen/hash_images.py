@@ -12,10 +12,10 @@ import numpy.typing as npt
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
+from detloom.components.example_gen.build_example import read_image
 from detloom.components.example_gen.data_folder import DataFolder, SourceError
 from detloom.components.example_gen.ingest_job import HASHES_DIR, IngestJob, decode_record, decode_row
 from detloom.components.example_gen.read_annotations import read_outcome
-from detloom.components.example_gen.read_image import read_image
 from detloom.components.similarity.image_hash import hash_image
 from detloom.components.similarity.near_duplicates import group_near_duplicates
 from detloom.components.storage.many_files import map_files

@@ -8,8 +8,10 @@ can be prevented. Sources: ITU-T T.81 annex B (JPEG markers), W3C PNG 3rd editio
 section 4.6 for the orientation tag in its TIFF header.
 """
 
+import contextlib
 import struct
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from detloom.schemas.contracts.rejects import Reason
@@ -100,6 +102,27 @@ def _not_supported(data: bytes) -> ImageError:
 def _read_jpeg(data: bytes) -> ImageHeader:
     header: ImageHeader | None = None
     orientation = 1
+    for marker, start, end in _iter_segments(data):
+        if marker in _JPEG_OTHER_FRAMES:
+            raise ImageError(Reason.UNSUPPORTED_FORMAT, f"an unsupported JPEG type (marker 0xFF{marker:02X})")
+        if marker in _JPEG_FRAMES and start + 5 <= len(data):
+            height, width = struct.unpack_from(">HH", data, start + 1)
+            header = ImageHeader("jpeg", height, width)
+        if marker == _JPEG_APP1 and data.startswith(_EXIF, start):
+            orientation = _read_orientation(data[start + len(_EXIF) : end])
+    if header is None:
+        raise ImageError(Reason.UNREADABLE_IMAGE, "a JPEG without a frame header")
+    if data.rfind(_JPEG_EOI, start) < 0:
+        raise ImageError(Reason.TRUNCATED_IMAGE, f"truncated JPEG: no end marker in {len(data)} bytes")
+    return replace(header, orientation=orientation) if orientation != 1 else header
+
+
+def _iter_segments(data: bytes) -> Iterator[tuple[int, int, int]]:
+    """Yield marker, start and end of the content of each segment of a JPEG, up to its first scan.
+
+    Raises:
+        ImageError: the file ends before the scan, or has too many markers.
+    """
     at = 2
     for _ in range(_MAX_STEPS):
         at = data.find(b"\xff", at)
@@ -109,43 +132,15 @@ def _read_jpeg(data: bytes) -> ImageHeader:
         if at < 0 or at + 4 > len(data):
             raise ImageError(Reason.TRUNCATED_IMAGE, "truncated JPEG: it ends within its headers")
         marker = data[at + 1]
-        if marker == _JPEG_SCAN:
-            break
         if marker in _JPEG_BARE_MARKERS or marker == 0:
             at += 2
             continue
         (length,) = struct.unpack_from(">H", data, at + 2)
-        if marker in _JPEG_OTHER_FRAMES:
-            raise ImageError(Reason.UNSUPPORTED_FORMAT, f"an unsupported JPEG type (marker 0xFF{marker:02X})")
-        if marker in _JPEG_FRAMES and at + 9 <= len(data):
-            height, width = struct.unpack_from(">HH", data, at + 5)
-            header = ImageHeader("jpeg", height, width)
-        if marker == _JPEG_APP1 and data[at + 4 : at + 10] == _EXIF:
-            orientation = _read_orientation(data[at + 10 : at + 2 + length])
+        yield marker, at + 4, at + 2 + length
+        if marker == _JPEG_SCAN:
+            return
         at += 2 + length
-    else:
-        raise ImageError(Reason.UNREADABLE_IMAGE, f"more than {_MAX_STEPS} markers and fill bytes in a JPEG's headers")
-    if header is None:
-        raise ImageError(Reason.UNREADABLE_IMAGE, "a JPEG without a frame header")
-    if data.rfind(_JPEG_EOI, at) < 0:
-        raise ImageError(Reason.TRUNCATED_IMAGE, f"truncated JPEG: no end marker in {len(data)} bytes")
-    return replace(header, orientation=orientation) if orientation != 1 else header
-
-
-def _read_orientation(tiff: bytes) -> int:
-    """Return the orientation in the first directory of a TIFF header; 1 if absent or invalid."""
-    order = {b"II": "<", b"MM": ">"}.get(tiff[:2])
-    if order is None or len(tiff) < 8:
-        return 1
-    (at,) = struct.unpack_from(order + "I", tiff, 4)
-    if at + 2 > len(tiff):
-        return 1
-    (num_entries,) = struct.unpack_from(order + "H", tiff, at)
-    for entry in range(at + 2, min(at + 2 + 12 * num_entries, len(tiff) - 11), 12):
-        tag, _, _, value = struct.unpack_from(order + "HHIH", tiff, entry)
-        if tag == _ORIENTATION_TAG:
-            return value if 1 <= value <= 8 else 1
-    return 1
+    raise ImageError(Reason.UNREADABLE_IMAGE, f"more than {_MAX_STEPS} markers and fill bytes in a JPEG's headers")
 
 
 def _read_png(data: bytes) -> ImageHeader:
@@ -154,25 +149,56 @@ def _read_png(data: bytes) -> ImageHeader:
     width, height = struct.unpack_from(">II", data, 16)
     view = memoryview(data)  # avoids copying the pixels for their checksum
     orientation = 0
-    at = 8
-    for _ in range(_MAX_STEPS):
-        if at + 12 > len(data):
-            break
-        (length,) = struct.unpack_from(">I", data, at)
-        end = at + 8 + length
-        if end + 4 > len(data):
-            break
-        kind = data[at + 4 : at + 8]
-        if zlib.crc32(view[at + 4 : end]) != struct.unpack_from(">I", data, end)[0]:
-            raise ImageError(Reason.UNREADABLE_IMAGE, f"wrong checksum of the PNG chunk {kind!r} at byte {at}")
+    for kind, start, end in _iter_chunks(data):
+        if zlib.crc32(view[start - 4 : end]) != struct.unpack_from(">I", data, end)[0]:
+            detail = f"wrong checksum of the PNG chunk {kind!r} at byte {start - 8}"
+            raise ImageError(Reason.UNREADABLE_IMAGE, detail)
         if kind == b"IEND":
             return ImageHeader("png", height, width, orientation or 1)
         if kind == b"eXIf" and not orientation:  # the first one; the standard allows only one
-            orientation = _read_orientation(data[at + 8 : end].removeprefix(_EXIF))
-        at = end + 4
-    else:
-        raise ImageError(Reason.UNREADABLE_IMAGE, f"more than {_MAX_STEPS} chunks in a PNG")
+            orientation = _read_orientation(data[start:end].removeprefix(_EXIF))
     raise ImageError(Reason.TRUNCATED_IMAGE, f"truncated PNG: no end chunk in {len(data)} bytes")
+
+
+def _iter_chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
+    """Yield kind, start and end of the content of each complete chunk of a PNG; its checksum follows.
+
+    Raises:
+        ImageError: there are too many chunks.
+    """
+    at = len(_PNG_MAGIC)
+    for _ in range(_MAX_STEPS):
+        if at + 12 > len(data):
+            return
+        (length,) = struct.unpack_from(">I", data, at)
+        end = at + 8 + length
+        if end + 4 > len(data):
+            return
+        yield data[at + 4 : at + 8], at + 8, end
+        at = end + 4
+    raise ImageError(Reason.UNREADABLE_IMAGE, f"more than {_MAX_STEPS} chunks in a PNG")
+
+
+def _read_orientation(tiff: bytes) -> int:
+    """Return the orientation in the first directory of a TIFF header; 1 if absent or invalid."""
+    for order, entry in _iter_orientation_tags(tiff):
+        (value,) = struct.unpack_from(order + "H", tiff, entry + 8)
+        return value if 1 <= value <= 8 else 1
+    return 1
+
+
+def _iter_orientation_tags(tiff: bytes) -> Iterator[tuple[str, int]]:
+    """Yield byte order and offset of each orientation tag in the first directory of a TIFF header."""
+    order = {b"II": "<", b"MM": ">"}.get(tiff[:2])
+    if order is None or len(tiff) < 8:
+        return
+    (at,) = struct.unpack_from(order + "I", tiff, 4)
+    if at + 2 > len(tiff):
+        return
+    (num_entries,) = struct.unpack_from(order + "H", tiff, at)
+    for entry in range(at + 2, min(at + 2 + 12 * num_entries, len(tiff) - 11), 12):
+        if struct.unpack_from(order + "H", tiff, entry)[0] == _ORIENTATION_TAG:
+            yield order, entry
 
 
 def neutralise_orientation(image: bytes) -> tuple[bytes, bool]:
@@ -181,76 +207,41 @@ def neutralise_orientation(image: bytes) -> tuple[bytes, bool]:
     The boxes of an example refer to the pixels as stored, while other tools rotate an image before they draw on it. All
     other bytes stay the same.
     """
+    result = bytearray(image)
+    is_changed = False
+    is_png = image.startswith(_PNG_MAGIC)
+    with contextlib.suppress(ImageError):  # a damaged image is exported up to the damage
+        for start, end in _iter_exif(image):
+            tiff = image[start:end]
+            if new_tiff := _neutralise_tiff(tiff):
+                is_changed = True
+                result[start : start + len(tiff)] = new_tiff
+                if is_png:
+                    chunk_start = image.rindex(b"eXIf", 0, start)
+                    struct.pack_into(">I", result, end, zlib.crc32(result[chunk_start:end]))
+    return (bytes(result), True) if is_changed else (image, False)
+
+
+def _iter_exif(image: bytes) -> Iterator[tuple[int, int]]:
+    """Yield start and end of each TIFF header with tags about the image."""
     if image.startswith(_JPEG_MAGIC):
-        return _neutralise_jpeg(image)
-    if image.startswith(_PNG_MAGIC):
-        return _neutralise_png(image)
-    return image, False
+        for marker, start, end in _iter_segments(image):
+            if marker == _JPEG_APP1 and image.startswith(_EXIF, start):
+                yield start + len(_EXIF), end
+    elif image.startswith(_PNG_MAGIC):
+        for kind, start, end in _iter_chunks(image):
+            if kind == b"eXIf":
+                yield start + (len(_EXIF) if image.startswith(_EXIF, start) else 0), end
 
 
-def _neutralise_jpeg(image: bytes) -> tuple[bytes, bool]:
-    result: bytearray | None = None
-    at = 2
-    for _ in range(_MAX_STEPS):
-        at = image.find(b"\xff", at)
-        if at < 0 or at + 4 > len(image) or image[at + 1] == _JPEG_SCAN:
-            break
-        marker = image[at + 1]
-        if marker == 0xFF:  # a fill byte
-            at += 1
-            continue
-        if marker in _JPEG_BARE_MARKERS or marker == 0:
-            at += 2
-            continue
-        (length,) = struct.unpack_from(">H", image, at + 2)
-        end = at + 2 + length
-        if marker == _JPEG_APP1 and image[at + 4 : at + 10] == _EXIF:
-            tiff, is_changed = _neutralise_tiff(image[at + 10 : end])
-            if is_changed:
-                result = result or bytearray(image)
-                result[at + 10 : at + 10 + len(tiff)] = tiff
-        at = end
-    return (image, False) if result is None else (bytes(result), True)
-
-
-def _neutralise_png(image: bytes) -> tuple[bytes, bool]:
-    result: bytearray | None = None
-    at = len(_PNG_MAGIC)
-    for _ in range(_MAX_STEPS):
-        if at + 12 > len(image):
-            break
-        (length,) = struct.unpack_from(">I", image, at)
-        end = at + 8 + length
-        if end + 4 > len(image):
-            break
-        if image[at + 4 : at + 8] == b"eXIf":
-            start = at + 8 + (len(_EXIF) if image.startswith(_EXIF, at + 8) else 0)
-            tiff, is_changed = _neutralise_tiff(image[start:end])
-            if is_changed:
-                result = result or bytearray(image)
-                result[start:end] = tiff
-                struct.pack_into(">I", result, end, zlib.crc32(result[at + 4 : end]))
-        at = end + 4
-    return (image, False) if result is None else (bytes(result), True)
-
-
-def _neutralise_tiff(tiff: bytes) -> tuple[bytes, bool]:
-    """Set the orientation in the first directory to 1; leave an invalid tag unchanged."""
-    order = {b"II": "<", b"MM": ">"}.get(tiff[:2])
-    if order is None or len(tiff) < 8:
-        return tiff, False
-    (at,) = struct.unpack_from(order + "I", tiff, 4)
-    if at + 2 > len(tiff):
-        return tiff, False
-    (num_entries,) = struct.unpack_from(order + "H", tiff, at)
+def _neutralise_tiff(tiff: bytes) -> bytes:
+    """Return the header with each orientation of 2 to 8 set to 1; empty if there is none. Invalid tags are kept."""
     result, is_changed = bytearray(tiff), False
-    for entry in range(at + 2, min(at + 2 + 12 * num_entries, len(tiff) - 11), 12):
-        tag, kind = struct.unpack_from(order + "HH", tiff, entry)
-        if tag != _ORIENTATION_TAG:
-            continue
+    for order, entry in _iter_orientation_tags(tiff):
+        (kind,) = struct.unpack_from(order + "H", tiff, entry + 2)
         # Read it as `_read_orientation` does, which ignores the type, and also as the type says.
         values = [struct.unpack_from(order + form, tiff, entry + 8)[0] for form in {"H", _VALUE_FORMATS.get(kind, "H")}]
         if any(value in _ROTATED for value in values):
             struct.pack_into(order + "HHIHH", result, entry, _ORIENTATION_TAG, _SHORT, 1, 1, 0)
             is_changed = True
-    return bytes(result), is_changed
+    return bytes(result) if is_changed else b""

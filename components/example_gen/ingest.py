@@ -23,15 +23,16 @@ from absl import logging
 from detloom.components.beam_job import explain_job_failure
 from detloom.components.example_gen.classes import find_similar_names
 from detloom.components.example_gen.data_folder import DataFolder
-from detloom.components.example_gen.follow_progress import follow_progress, note_start
+from detloom.components.example_gen.follow_progress import follow_progress
 from detloom.components.example_gen.hash_images import hash_images, list_blocks
 from detloom.components.example_gen.ingest_job import REJECTS_DIR, STAGING_DIR, IngestJob, SplitCounts
-from detloom.components.example_gen.params import AUTO, ExampleGenParams, check_split_name
+from detloom.components.example_gen.params import ExampleGenParams, check_split_name
 from detloom.components.example_gen.plan import Plan, Shard, plan, read_plan
 from detloom.components.example_gen.read_annotations import divide_files, list_chunks, read_annotations
 from detloom.components.example_gen.sources import formats
-from detloom.components.example_gen.sources.source_record import Evidence
+from detloom.components.example_gen.sources.source_record import FormatEvidence
 from detloom.components.example_gen.write_shard import read_shard_outcome, write_shard
+from detloom.components.examples_folder import SHARD_PREFIX, SPLIT_PREFIX
 from detloom.components.storage.many_files import delete_files, map_files, read_lines_of_files
 from detloom.components.storage.output_lock import hold_output
 from detloom.components.storage.storage import is_address, open_storage
@@ -41,8 +42,7 @@ from detloom.schemas.errors import InputError
 
 _LOCK_FILE = ".ingest.lock"
 WHOLE_SPLIT = "train"  # name of the only split, if the data set has no splits and none are requested
-_SPLIT_PREFIX = "Split-"  # of the folders in which TFX expects the splits
-NO_SPLIT = "(none)"  # in the report: records rejected before `split_ratios` assigned a split
+NO_SPLIT = "(none)"  # in the report: records rejected before `split_by_ratio` assigned a split
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def ingest(
 def _write(
     job: IngestJob,
     out: IngestFolders,
-    evidence: Evidence,
+    evidence: FormatEvidence,
     make_pipeline: Callable[[], beam.Pipeline],
     subset: Subset | None,
     check_held: Callable[[], None],
@@ -161,20 +161,20 @@ def _check_has_no_links(out: IngestFolders) -> None:
     The output itself may be a link, because its name was given by the user.
     """
     names = [] if is_address(out.examples) else open_storage(out.examples).list_names()
-    splits = (f"{out.examples}/{name}" for name in names if name.startswith(_SPLIT_PREFIX))
+    splits = (f"{out.examples}/{name}" for name in names if name.startswith(SPLIT_PREFIX))
     for path in filter(os.path.islink, (out.rejects, *splits)):
         target = os.readlink(path)
         raise InputError(f"{path}: this is a link to {target}, allowed: a folder; remove it or choose another output.")
 
 
-def find_format(folder: str, params: ExampleGenParams) -> tuple[str, Evidence]:
+def find_format(folder: str, params: ExampleGenParams) -> tuple[str, FormatEvidence]:
     """Return the format to read and the evidence for it, which is empty if a given format is not recognizable."""
-    if params.data_format == AUTO:
+    if params.format == formats.AUTO:
         data_format, evidence = formats.detect_format(DataFolder(folder))
         logging.info("%s: read as %s: %s", folder, data_format, evidence.sentence)
         return data_format, evidence
-    found = formats.find_evidence(params.data_format, DataFolder(folder))
-    return params.data_format, found or Evidence("given by the user, not detected", {})
+    found = formats.find_evidence(params.format, DataFolder(folder))
+    return params.format, found or FormatEvidence("given by the user, not detected", {})
 
 
 def build_job(
@@ -182,20 +182,20 @@ def build_job(
     params: ExampleGenParams,
     out: IngestFolders,
     data_format: str,
-    evidence: Evidence,
+    evidence: FormatEvidence,
     subfolders: Sequence[str],
     subset: Subset | None,
 ) -> IngestJob:
-    for name in evidence.splits if not (params.splits or params.split_ratios) else ():
+    for name in evidence.splits if not (params.splits or params.split_by_ratio) else ():
         check_split_name(name, f"{root}: the data set's own splits")
     splits: Mapping[str, str] = params.splits or evidence.splits or {WHOLE_SPLIT: ""}
-    names = params.split_ratios or splits
+    names = params.split_by_ratio or splits
     return IngestJob(
         params=params,
         data_format=data_format,
         root=root,
         subfolders=tuple(subfolders),
-        sources={"": params.source} if params.split_ratios else dict(splits),
+        sources={"": params.source} if params.split_by_ratio else dict(splits),
         examples=out.examples,
         output_splits=tuple(names),
         # A unique name, because long-lived workers cache the content.
@@ -213,8 +213,8 @@ def _clean(out: IngestFolders) -> None:
             if found == name or found.removeprefix(".").startswith(f"{name}."):  # the second: files of a killed writer
                 storage.delete(found)
     for folder in examples.list_names():
-        if folder.startswith(_SPLIT_PREFIX) and examples.is_folder(folder):
-            shards = (f"{folder}/{name}" for name in examples.list_names(folder) if name.startswith("data_tfrecord-"))
+        if folder.startswith(SPLIT_PREFIX) and examples.is_folder(folder):
+            shards = (f"{folder}/{name}" for name in examples.list_names(folder) if name.startswith(SHARD_PREFIX))
             deque(map_files(examples, examples.delete, shards), maxlen=0)
             if not examples.list_names(folder, with_hidden=True):
                 examples.delete_tree(folder)
@@ -225,7 +225,7 @@ def _run(job: IngestJob, num_chunks: int, make_pipeline: Callable[[], beam.Pipel
         chunks = (
             pipeline
             | "Job" >> beam.Create([num_chunks])
-            | "Chunks" >> beam.FlatMap(_begin, job)
+            | "Chunks" >> beam.FlatMap(_number_chunks)
             | "SpreadChunks" >> beam.Reshuffle()
         )
         if job.has_divided_files:
@@ -247,8 +247,7 @@ def _run(job: IngestJob, num_chunks: int, make_pipeline: Callable[[], beam.Pipel
         )
 
 
-def _begin(num_chunks: int, job: IngestJob) -> Iterable[int]:
-    note_start(job)
+def _number_chunks(num_chunks: int) -> Iterable[int]:
     return range(num_chunks)
 
 
@@ -256,7 +255,7 @@ def _plan(_: int, num_chunks: int, job: IngestJob) -> list[Shard]:
     return plan(num_chunks, job)
 
 
-def _build_report(job: IngestJob, evidence: Evidence, more: Mapping[str, Any]) -> dict[str, Any]:
+def _build_report(job: IngestJob, evidence: FormatEvidence, more: Mapping[str, Any]) -> dict[str, Any]:
     """Build the report, including `more`. Its `error` says why the data are refused, or is ""."""
     planned = read_plan(job)
     if planned.error:
@@ -329,8 +328,8 @@ def _publish(job: IngestJob, out: IngestFolders, report: Mapping[str, Any]) -> N
     """Move shards, label map and rejects to their final places, then write the report; mostly renames."""
     examples, rejects = open_storage(out.examples), open_storage(out.rejects)
     for split in job.output_splits:
-        examples.make_folder(f"{_SPLIT_PREFIX}{split}")
-        finished, final = f"{STAGING_DIR}/{job.finished_shard(split, '')}", f"{_SPLIT_PREFIX}{split}/"
+        examples.make_folder(f"{SPLIT_PREFIX}{split}")
+        finished, final = f"{STAGING_DIR}/{job.finished_shard(split, '')}", f"{SPLIT_PREFIX}{split}/"
         names = job.staging.list_names(job.finished_shard(split, ""))
         renames = ((finished + name, final + name) for name in names)
         deque(map_files(examples, lambda paths: examples.rename(*paths), renames), maxlen=0)

@@ -8,11 +8,10 @@ from typing import Any, NamedTuple
 
 from detloom.components.example_gen.data_folder import DataFolder
 from detloom.components.example_gen.params import ExampleGenParams
-from detloom.components.example_gen.sources.file_parts import PartFiles
+from detloom.components.example_gen.sources.image_groups import PartFiles
 from detloom.components.example_gen.sources.source_record import (
     LEFT_OUT_CLASS,
     Chunk,
-    ReaderSettings,
     SourceObject,
     SourceRecord,
 )
@@ -62,16 +61,7 @@ class IngestJob:
 
         The data set's own splits and the groups of the user stay as they are. A replay reads too few of the images.
         """
-        return bool(self.params.split_ratios) and not self.params.split_group and not self.only
-
-    @property
-    def reader_settings(self) -> ReaderSettings:
-        return ReaderSettings(
-            images_dir=self.params.images_dir,
-            hierarchy_file=self.params.hierarchy_file,
-            with_masks=self.params.with_masks,
-            with_keypoints=self.params.with_keypoints,
-        )
+        return bool(self.params.split_by_ratio) and not self.params.group_by and not self.only
 
     @property
     def staging(self) -> Storage:

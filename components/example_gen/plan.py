@@ -33,6 +33,7 @@ from detloom.components.example_gen.ingest_job import (
     decode_row,
 )
 from detloom.components.example_gen.read_annotations import read_outcome
+from detloom.components.examples_folder import SHARD_PREFIX
 from detloom.components.storage.many_files import map_files, read_lines_of_files
 from detloom.schemas.contracts.rejects import Reason, Reject, format_reject
 from detloom.schemas.errors import InputError
@@ -63,7 +64,7 @@ class Shard:
 
     @property
     def file_name(self) -> str:
-        return f"data_tfrecord-{self.index:05d}-of-{self.num_shards:05d}{'.gz' if self.gzip else ''}"
+        return f"{SHARD_PREFIX}{self.index:05d}-of-{self.num_shards:05d}{'.gz' if self.gzip else ''}"
 
 
 @dataclass
@@ -113,7 +114,7 @@ def plan(num_chunks: int, job: IngestJob) -> list[Shard]:
             if job.joins_duplicates:
                 groups = group_duplicates(read_hashes(job), job.params.max_distance)
                 _join_duplicates(database, groups, job)
-            if job.params.split_stratify:
+            if job.params.stratify:
                 _stratify(database, job)
             for split in job.output_splits:
                 num_shards = _plan_split(database, split, job, result)
@@ -161,10 +162,10 @@ def _open_database(path: Path) -> sqlite3.Connection:
 
 def _load_records(database: sqlite3.Connection, job: IngestJob, ranks: dict[str, int]) -> None:
     params = job.params
-    to_one_split = not params.split_ratios
+    to_one_split = not params.split_by_ratio
 
     def to_row(row: PlanRow, record: bytes) -> tuple[Any, ...]:
-        split = row.split if to_one_split else split_by_hash(row.group, params.split_ratios, params.split_seed)
+        split = row.split if to_one_split else split_by_hash(row.group, params.split_by_ratio, params.seed)
         stratum = min((ranks[name] for name in row.class_names), default=len(ranks))
         place = hashlib.sha256(row.record_key.encode("utf-8", "replace")).digest()[:12]
         return (
@@ -249,7 +250,7 @@ def _join_duplicates(database: sqlite3.Connection, numbers_N: npt.NDArray[np.int
     )
     params = job.params
     database.create_function(
-        "split_of", 1, lambda group: split_by_hash(group, params.split_ratios, params.split_seed), deterministic=True
+        "split_of", 1, lambda group: split_by_hash(group, params.split_by_ratio, params.seed), deterministic=True
     )
     database.execute(
         "UPDATE records SET record_group = found.record_group, out_split = split_of(found.record_group) "
@@ -259,14 +260,14 @@ def _join_duplicates(database: sqlite3.Connection, numbers_N: npt.NDArray[np.int
 
 
 def _stratify(database: sqlite3.Connection, job: IngestJob) -> None:
-    seed = job.params.split_seed
+    seed = job.params.seed
     database.create_function("fraction", 1, lambda text: hash_fraction(text, seed), deterministic=True)
     database.execute("CREATE TABLE assigned (record_group TEXT PRIMARY KEY, split TEXT)")
     groups = database.execute(
         f"SELECT record_group, MIN(stratum) AS rarest, COUNT(*) FROM records WHERE {_KEPT} "  # noqa: S608
         "GROUP BY record_group ORDER BY rarest, fraction(record_group), record_group"
     )
-    database.executemany("INSERT INTO assigned VALUES (?, ?)", split_stratified(groups, job.params.split_ratios))
+    database.executemany("INSERT INTO assigned VALUES (?, ?)", split_stratified(groups, job.params.split_by_ratio))
     database.execute(
         "UPDATE records SET out_split = (SELECT split FROM assigned WHERE assigned.record_group = records.record_group)"
     )
@@ -318,20 +319,18 @@ def hash_fraction(text: str, seed: int) -> float:
     return int.from_bytes(digest[:6], "big") / 2**48
 
 
-def split_by_hash(group: str, split_ratios: Mapping[str, float], seed: int) -> str:
+def split_by_hash(group: str, shares: Mapping[str, float], seed: int) -> str:
     """Return the split of all records of a group, independent of all other records."""
     fraction = hash_fraction(group, seed)
     upper = 0.0
-    for split, ratio in split_ratios.items():
+    for split, ratio in shares.items():
         upper += ratio
         if fraction < upper:
             return split
     return split  # the ratios sum to 1 only up to rounding
 
 
-def split_stratified(
-    groups: Iterable[tuple[str, int, int]], split_ratios: Mapping[str, float]
-) -> Iterator[tuple[str, str]]:
+def split_stratified(groups: Iterable[tuple[str, int, int]], shares: Mapping[str, float]) -> Iterator[tuple[str, str]]:
     """Assign groups one by one, each to the split with the largest deficit in its stratum and overall.
 
     A greedy form of iterative stratification (Sechidis, Tsoumakas, Vlahavas, "On the Stratification of Multi-Label
@@ -343,17 +342,17 @@ def split_stratified(
     Yields:
         (group, split), in the given order.
     """
-    overall = dict.fromkeys(split_ratios, 0)
-    in_stratum = dict.fromkeys(split_ratios, 0)
+    overall = dict.fromkeys(shares, 0)
+    in_stratum = dict.fromkeys(shares, 0)
     current: int | None = None
     for group, stratum, num_records in groups:
         if stratum != current:
-            current, in_stratum = stratum, dict.fromkeys(split_ratios, 0)
+            current, in_stratum = stratum, dict.fromkeys(shares, 0)
         all_overall = sum(overall.values()) + num_records
         all_in_stratum = sum(in_stratum.values()) + num_records
         lacking = {
             split: ratio * (all_overall + all_in_stratum) - overall[split] - in_stratum[split]
-            for split, ratio in split_ratios.items()
+            for split, ratio in shares.items()
         }
         split = max(lacking, key=lambda name: lacking[name])  # ties go to the first
         overall[split] += num_records

@@ -97,7 +97,7 @@ def list_chunks(job: IngestJob) -> ChunkList:
         for subfolder, (split, source) in itertools.product(job.subfolders, job.sources.items()):
             folder = job.folder(subfolder)
             first: str | None = None
-            for chunk in formats.list_chunks(job.data_format, folder, split, source, job.reader_settings):
+            for chunk in formats.list_chunks(job.data_format, folder, split, source, job.params):
                 first = chunk.source if first is None else first
                 has_many_sources |= chunk.source != first
                 has_divided_files |= chunk.num_parts > 1
@@ -118,7 +118,7 @@ def divide_files(index: int, job: IngestJob) -> list[int]:
         return []
     if chunk.num_parts > 1:
         folder, parts = job.folder(subfolder), job.part_files(index, chunk)
-        formats.split_file(job.data_format, folder, chunk, job.reader_settings, parts)
+        formats.split_file(job.data_format, folder, chunk, job.params, parts)
     return list(range(index, index + chunk.num_parts))
 
 
@@ -145,7 +145,7 @@ def read_first_annotations(index: int, subfolder: str, chunk: Chunk, job: Ingest
             folder = job.folder(subfolder)
             writer = _ItemWriter(job, subfolder, folder, chunk.source, outcome, records, rejects)
             parts = job.part_files(index, chunk)
-            for item in formats.read_chunk(job.data_format, folder, chunk, job.reader_settings, parts):
+            for item in formats.read_chunk(job.data_format, folder, chunk, job.params, parts):
                 writer.write(item)
                 if outcome.num_in == max_records:
                     break
@@ -186,7 +186,7 @@ class _ItemWriter:
         has_many_spans = job.params.num_spans > 1 or len(job.subfolders) > 1
         self._key_prefix = (self._prefix if has_many_spans else "") + (f"{source}:" if job.has_many_sources else "")
         self._leaves_out = job.params.unknown_class == "leave_out"
-        self._group = re.compile(job.params.split_group) if job.params.split_group else None
+        self._group = re.compile(job.params.group_by) if job.params.group_by else None
         self._only = _read_only(job.staging.address(), job.only) if job.only else None
         self._outcome, self._records, self._rejects = outcome, records, rejects
         self._num_bytes = 0  # in the file of records; not every file system tells
@@ -231,7 +231,7 @@ class _ItemWriter:
         if group is None:
             assert self._group is not None
             searched = record.record_key if record.example_at else record.image_path
-            detail = f"split_group {self._group.pattern!r} does not match {searched!r:.120}"
+            detail = f"group_by {self._group.pattern!r} does not match {searched!r:.120}"
             self._reject(record.reject_record(Reason.NO_GROUP, detail))
             return
         try:

@@ -43,23 +43,23 @@ def replay(
             )
     try:
         report = open_storage(folder).read_json(REPORT_FILE)
-        params = ExampleGenParams.from_properties(report["params"])
+        params = ExampleGenParams.from_properties({**report["params"], "format": report["data_format"]})
         sources, subfolders = dict(report["sources"]), tuple(report["subfolders"])
         label_map = tuple((int(class_id), str(name)) for class_id, name in report["label_map"])
-        data_format, first_root = str(report["data_format"]), str(report["root"])
+        first_root = str(report["root"])
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{folder / REPORT_FILE}: not the report of an ingestion ({error!r}).") from None
-    if params.split_stratify and params.split_group:
+    if params.stratify and params.group_by:
         raise InputError(
-            f"{folder / REPORT_FILE}: the data were split by group with split_stratify; the split of a corrected "
+            f"{folder / REPORT_FILE}: the data were split by group with stratify; the split of a corrected "
             "record depends on all records: run the whole ingestion again."
         )
     if _is_inside(str(folder), out.examples):
         raise InputError(f"{out.examples}: contains the ingestion to replay; give a separate folder.")
     # With ratios, a hash selects a record's split; stratification would need the other records.
-    splits = {} if params.split_ratios else sources
-    params = replace(params, data_format=data_format, splits=splits, split_stratify=False)
-    records = list(_find_records(folder, by_ratio=bool(params.split_ratios)))
+    splits = {} if params.split_by_ratio else sources
+    params = replace(params, splits=splits, stratify=False)
+    records = list(_find_records(folder, by_ratio=bool(params.split_by_ratio)))
     if not records:
         raise InputError(f"{folder / REJECTS_FILE}: contains no quarantined record that can be replayed.")
     subset = Subset(records=records, label_map=label_map)

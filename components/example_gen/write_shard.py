@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import IO
 
-from detloom.components.example_gen.build_example import BuiltExample, build_example
+from detloom.components.example_gen.build_example import BuiltExample, build_example, read_image
 from detloom.components.example_gen.data_folder import DataFolder, SourceError
 from detloom.components.example_gen.ingest_job import IngestJob, SplitCounts, decode_record
 from detloom.components.example_gen.plan import Shard, read_plan
-from detloom.components.example_gen.read_image import read_image
 from detloom.components.example_gen.sources.source_record import SourceRecord
 from detloom.schemas.contracts.rejects import Reject, format_reject
 from detloom.trainer_module.files.tfrecord import frame_record

@@ -8,8 +8,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from detloom.components.examples_folder import ExamplesFolder
 from detloom.components.model_card.read_files import count, read_json, read_text, reading, text
-from detloom.components.properties import DATASET_REPORT_FILE, SPLIT_PREFIX
+from detloom.components.properties import DATASET_REPORT_FILE
 from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, LabelMap, format_label_map, parse_label_map
 from detloom.schemas.contracts.rejects import REPORT_FILE
 from detloom.schemas.errors import InputError
@@ -171,7 +172,8 @@ def _find_shards(examples_uris: Sequence[str]) -> dict[str, list[str]]:
     """Return all files of each split folder, as the Trainer receives them."""
     shards: dict[str, list[str]] = {}
     for uri in examples_uris:
-        for folder in sorted(tf.io.gfile.glob(f"{uri}/{SPLIT_PREFIX}*")):
-            if files := sorted(tf.io.gfile.glob(f"{folder}/*")):
-                shards.setdefault(folder.rsplit("/", 1)[-1].removeprefix(SPLIT_PREFIX), []).extend(files)
+        examples = ExamplesFolder(uri)
+        for split in examples.list_splits():
+            if files := sorted(tf.io.gfile.glob(f"{examples.split_folder(split)}/*")):
+                shards.setdefault(split, []).extend(files)
     return shards

@@ -5,11 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from detloom.components.example_gen.exported_folder import SPLIT_PREFIX
-from detloom.components.record_files import list_shards
+from detloom.components.examples_folder import SPLIT_PREFIX, ExamplesFolder, list_shards
 from detloom.components.storage.storage import is_address
 from detloom.pipelines.commands.options import copied
-from detloom.schemas.contracts.label_map import LABEL_MAP_FILE
 from detloom.schemas.errors import InputError
 
 if TYPE_CHECKING:
@@ -37,29 +35,10 @@ def find_examples(folder: Path, train_split: str = "train", eval_split: str = ""
     Raises:
         InputError: if the folder or a split does not exist.
     """
-    return Examples(
-        list_split(folder, train_split), list_split(folder, eval_split or _eval_split(folder)), folder / LABEL_MAP_FILE
-    )
-
-
-def list_split(folder: Path, split: str) -> tuple[str, ...]:
-    """Return the shards of a split.
-
-    Raises:
-        InputError: if the folder or the split does not exist.
-    """
-    if not folder.is_dir():
-        raise InputError(f"{folder}: this folder does not exist; use a folder that detloom ingest wrote.")
-    files = tuple(list_shards(folder / f"{SPLIT_PREFIX}{split}"))
-    if not files:
-        there = ", ".join(_list_splits(folder))
-        if not there:
-            raise InputError(
-                f"{folder}: no folder {SPLIT_PREFIX}{split}; `detloom ingest` makes such folders from labelled images "
-                "or TFRecord files."
-            )
-        raise InputError(f"{folder}: got the split {split!r}, allowed: {there}.")
-    return files
+    examples = ExamplesFolder(folder)
+    train_files = examples.check_shards(train_split)
+    eval_files = examples.check_shards(eval_split or _eval_split(examples))
+    return Examples(tuple(train_files), tuple(eval_files), examples.label_map_file)
 
 
 def parse_eval_set(text: str) -> "EvalSet":
@@ -81,8 +60,9 @@ def parse_eval_set(text: str) -> "EvalSet":
         return EvalSet(name or _tidy_name(path.parent if "*" in path.name else path), tuple(match_pattern([where])))
     if files := list_shards(path):
         return EvalSet(name or _tidy_name(path), tuple(files))
-    split = _eval_split(path)
-    return EvalSet(name or split, list_split(path, split))
+    examples = ExamplesFolder(path)
+    split = _eval_split(examples)
+    return EvalSet(name or split, tuple(examples.check_shards(split)))
 
 
 def wanted_splits(*splits: str) -> Callable[[str], bool]:
@@ -117,13 +97,9 @@ def parse_eval_sets(texts: Sequence[str]) -> "tuple[EvalSet, ...]":
     return sets
 
 
-def _eval_split(folder: Path) -> str:
-    splits = _list_splits(folder)
+def _eval_split(examples: ExamplesFolder) -> str:
+    splits = examples.list_splits()
     return next((name for name in _EVAL_SPLITS if name in splits), _EVAL_SPLITS[0])
-
-
-def _list_splits(folder: Path) -> list[str]:
-    return sorted(path.name.removeprefix(SPLIT_PREFIX) for path in folder.glob(f"{SPLIT_PREFIX}*") if path.is_dir())
 
 
 def _tidy_name(path: Path) -> str:

@@ -1,16 +1,17 @@
 """`detloom ingest`: read a labelled data set and write checked tf.Examples, without TFX."""
 
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import click
 
-from detloom.components.example_gen.params import AUTO, UNKNOWN_CLASS_CHOICES, ExampleGenParams
-from detloom.components.example_gen.sources.formats import FORMATS
+from detloom.components.example_gen.command_settings import Setting, command_settings
+from detloom.components.example_gen.params import ExampleGenParams
 from detloom.components.storage.s3_storage import S3Storage
 from detloom.pipelines.commands.exit_codes import end_of_help
-from detloom.pipelines.commands.options import FOLDER, NumberRange, complete_folder
+from detloom.pipelines.commands.options import FOLDER, complete_folder
 from detloom.schemas.contracts.rejects import REJECTS_FILE, REPORT_FILE
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import redact
@@ -20,11 +21,67 @@ _REPLAYABLE_OPTIONS = {"data_folder", "output", "num_workers", "replay_folder", 
 _VERBOSE = click.option("--verbose", is_flag=True, help="Show the log of Beam and TensorFlow too.")
 
 
+class _Pairs(click.ParamType):
+    """NAME=VALUE,... as a dictionary."""
+
+    name = "pairs"
+
+    def __init__(self, value_type: type) -> None:
+        self._value_type = value_type
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        pairs: dict[str, Any] = {}
+        for text in _split_list(value) if isinstance(value, str) else ():
+            name, equals, right = text.partition("=")
+            if not (name and equals) or name in pairs:
+                self.fail(f"got {text!r}, allowed: NAME=VALUE, each name once", param, ctx)
+            try:
+                pairs[name] = self._value_type(right)
+            except ValueError:
+                self.fail(f"{name}: got {right!r}, allowed: a number", param, ctx)
+        return pairs
+
+
+def _setting_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add an option for each setting of the ingestion, named and documented by its field."""
+    settings = command_settings()
+    for setting in reversed(settings.values()):
+        help_text = re.sub(
+            r"`(\w+)`", lambda match: _option_name(match[1]) if match[1] in settings else match[0], setting.doc
+        )
+        command = click.option(_option_name(setting.name), help=help_text, **_option_type(setting))(command)
+    return command
+
+
+def _option_name(field: str) -> str:
+    return f"--{field.replace('_', '-')}"
+
+
+def _option_type(setting: Setting) -> dict[str, Any]:
+    """Return the arguments of `click.option` for the type of a setting."""
+    origin, arguments = get_origin(setting.annotation), get_args(setting.annotation)
+    if origin is Literal:
+        return {"type": click.Choice(arguments), "default": setting.default, "show_default": True}
+    if origin is dict:
+        value_type = arguments[1]
+        metavar = "NAME=SHARE,..." if value_type is float else "NAME=SOURCE,..."
+        return {"type": _Pairs(value_type), "default": "", "metavar": metavar}
+    if origin is tuple:
+        return {"default": "", "metavar": "A,B", "callback": lambda ctx, param, value: tuple(_split_list(value))}
+    if setting.annotation is bool:
+        return {"is_flag": True}
+    return {"type": setting.annotation, "default": setting.default, "show_default": setting.default != ""}
+
+
+def _split_list(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
 @click.command(
     epilog=end_of_help(
         "ingest",
         "detloom ingest --input data/cells --output data/examples",
-        "detloom ingest --input data/cells --output data/examples --split-ratios train=0.8,eval=0.1,test=0.1",
+        "detloom ingest --input data/cells --output data/examples --split-by-ratio train=0.8,eval=0.1,test=0.1",
     )
 )
 @click.option(
@@ -42,71 +99,8 @@ _VERBOSE = click.option("--verbose", is_flag=True, help="Show the log of Beam an
     shell_complete=complete_folder,
     help="Folder for shards, label map, rejects and report.",
 )
-@click.option(
-    "--format",
-    "data_format",
-    type=click.Choice([AUTO, *FORMATS]),
-    default=AUTO,
-    show_default=True,
-    help="Format of the data set.",
-)
-@click.option(
-    "--split",
-    "splits",
-    multiple=True,
-    metavar="NAME=SOURCE",
-    help="Build the split NAME from SOURCE, such as a VOC list or a COCO file. Default: the splits of the data set.",
-)
-@click.option(
-    "--split-ratios",
-    metavar="NAME=SHARE,...",
-    default="",
-    help="Share of each split, such as train=0.8,eval=0.1,test=0.1.",
-)
-@click.option("--source", default="", help="With --split-ratios: part of the data set to split; default: all of it.")
-@click.option(
-    "--group-by", metavar="REGEX", default="", help="Keep images together whose file names give the same first group."
-)
-@click.option("--stratify", is_flag=True, help="With --split-ratios: use the same mix of classes in every split.")
-@click.option(
-    "--separate-near-duplicates",
-    is_flag=True,
-    help="With --split-ratios: assign images that look the same to splits one by one; identical files stay together.",
-)
-@click.option("--seed", type=int, default=0, help="With --split-ratios: seed of the random division.")
-@click.option(
-    "--classes", metavar="A,B", default="", help="Class names with ids 1, 2, ...; default: the classes of the data set."
-)
-@click.option(
-    "--unknown-class",
-    type=click.Choice(UNKNOWN_CLASS_CHOICES),
-    default="fail",
-    show_default=True,
-    help="How to treat a class that is not in --classes.",
-)
-@click.option("--images-dir", default="", help="Folder of the images inside the input; default: depends on the format.")
-@click.option("--hierarchy", default="", help="Open Images: the class hierarchy JSON inside the input.")
-@click.option("--masks", is_flag=True, help="Keep instance masks.")
-@click.option("--keypoints", is_flag=True, help="Keep keypoints.")
+@_setting_options
 @click.option("--workers", "num_workers", type=click.IntRange(min=1), default=1, show_default=True, help="Processes.")
-@click.option("--gzip", is_flag=True, help="Compress the shards; saves little, because images are already compressed.")
-@click.option(
-    "--shard-mb",
-    type=NumberRange(0, 2**20, min_open=True),
-    default=128,
-    show_default=True,
-    help="Size of a shard in MB.",
-)
-@click.option(
-    "--decode-images", is_flag=True, help="Decode every image in full: finds damage that headers do not show."
-)
-@click.option(
-    "--max-reject-fraction",
-    type=NumberRange(0, 1),
-    default=0.05,
-    show_default=True,
-    help="Fail if a larger share of the records or boxes is refused.",
-)
 @click.option(
     "--replay",
     "replay_folder",
@@ -154,13 +148,7 @@ def _ingest(options: Mapping[str, Any]) -> dict[str, Any]:
     make_pipeline = pipeline_maker(options["num_workers"], options["beam_args"])
     if options["replay_folder"] is not None:
         return replay(options["replay_folder"], out, make_pipeline, root=options["data_folder"] or "")
-    params = ExampleGenParams.from_options(
-        options,
-        splits=_parse_pairs("--split", options["splits"]),
-        split_ratios=_parse_ratios(options["split_ratios"]),
-        class_names=tuple(_split_list(options["classes"])),
-        shard_max_bytes=max(1, round(options["shard_mb"] * 2**20)),
-    )
+    params = ExampleGenParams(**{name: options[name] for name in command_settings()})
     return ingest(options["data_folder"], params, out, make_pipeline)
 
 
@@ -237,29 +225,3 @@ def _check_replay_options(context: click.Context) -> None:
             continue
         if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
             raise click.UsageError(f"--replay uses the settings of the earlier run; got '{name}' as well.")
-
-
-def _parse_pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
-    pairs: dict[str, str] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not (name and equals):
-            raise InputError(f"{option}: got {text!r}, allowed: NAME=SOURCE.")
-        if name in pairs:
-            raise InputError(f"{option}: {name!r} is given twice.")
-        pairs[name] = value
-    return pairs
-
-
-def _parse_ratios(text: str) -> dict[str, float]:
-    ratios = {}
-    for name, share in _parse_pairs("--split-ratios", _split_list(text)).items():
-        try:
-            ratios[name] = float(share)
-        except ValueError:
-            raise InputError(f"--split-ratios: got {name}={share!r}, allowed: a number.") from None
-    return ratios
-
-
-def _split_list(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]

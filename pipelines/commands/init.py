@@ -37,7 +37,7 @@ def recipe_options(command: _Command) -> _Command:
     """Add --budget, --quality and --format to a command."""
     for option in (
         click.option(
-            "--format", "data_format", type=click.Choice(FORMATS), help="Format of the labels. Default: detected."
+            "--format", "data_format", type=click.Choice(list(FORMATS)), help="Format of the labels. Default: detected."
         ),
         click.option(
             "--quality",

@@ -137,7 +137,7 @@ def train(
 
 def _format_next(found: "Examples", out_dir: Path, *, is_exported: bool) -> str:
     """Return the line that names the next command: export the model, or evaluate it."""
-    from detloom.components.example_gen.exported_folder import SPLIT_PREFIX
+    from detloom.components.examples_folder import SPLIT_PREFIX
     from detloom.pipelines.local.console import format_next
 
     if not is_exported:
@@ -242,14 +242,14 @@ def _run_self_test(
     files: tuple[str, ...],
     label_map: Path | None,
 ) -> None:
-    from detloom.pipelines.commands.examples_folder import list_split
+    from detloom.components.examples_folder import ExamplesFolder
     from detloom.pipelines.local.console import format_next
     from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, read_label_map
     from detloom.trainer_module.data.records import list_shards
     from detloom.trainer_module.training.overfit_check import run_self_test
 
     if folder is not None:
-        files = list_split(folder, train_split)
+        files = tuple(ExamplesFolder(folder).check_shards(train_split))
         label_map = label_map or folder / LABEL_MAP_FILE
     elif files:
         files = tuple(list_shards(files))

@@ -116,8 +116,6 @@ def validate_folder(
     from detloom.schemas.model.config import InputReader
 
     settings, checks = _read_validation(config, checks_file)
-    if train_split and not (examples / f"Split-{train_split}").is_dir():
-        raise InputError(f"{examples}: --train-split: got {train_split!r}, needed: a folder Split-{train_split} there.")
     return validate_examples(
         examples,
         output,

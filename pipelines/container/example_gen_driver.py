@@ -20,8 +20,8 @@ from tfx.dsl.io import fileio
 from tfx.orchestration.kubeflow.v2.container import kubeflow_v2_entrypoint_utils
 from tfx.types import artifact_utils, standard_component_specs
 
+from detloom.components.example_gen.component import EXAMPLES_KEY
 from detloom.components.example_gen.driver import DATA_FOLDERS_KEY, Driver
-from detloom.components.example_gen.executor import EXAMPLES_KEY
 from detloom.pipelines.container.artifacts import finish_output, read_output, write_output
 from detloom.pipelines.container.run_node import Task, log_start, node_name, parse_task, to_local_paths
 from detloom.pipelines.container.storage import Storage

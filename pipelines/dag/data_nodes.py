@@ -14,7 +14,6 @@ from detloom.components.dataset_validator.statistics.model_input import ModelInp
 from detloom.components.evaluation_requirements import EvaluationRequirements
 from detloom.components.example_gen.component import DetectionExampleGen
 from detloom.components.example_gen.params import ExampleGenParams
-from detloom.components.properties import arguments_of
 from detloom.components.resolvers.strategies import REPORT
 from detloom.schemas.contracts.example_keys import STATISTICS_KEYS
 from detloom.schemas.reading.text_file import write_text_file
@@ -33,7 +32,7 @@ def has_spans(run: RunFile) -> bool:
 
 def build_example_gen(run: RunFile) -> DetectionExampleGen:
     params = ExampleGenParams.from_run_file(run.data, run.checks.near_duplicates.max_distance)
-    return DetectionExampleGen(input_base=run.data.path, **arguments_of(params))
+    return DetectionExampleGen(run.data.path, params)
 
 
 def build_statistics_gen(examples: tfx.types.BaseChannel) -> tfx.components.StatisticsGen:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from detloom.components.example_gen.data_folder import DataFolder
 from detloom.components.example_gen.sources.formats import find_evidence, list_chunks
-from detloom.components.example_gen.sources.source_record import ReaderSettings
 from detloom.components.example_gen.sources.tfrecord import read_label_map as find_label_map
 from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, LabelMap, parse_label_map
 from detloom.schemas.errors import InputError
@@ -19,6 +18,7 @@ from detloom.schemas.model.config import IMAGENET, PLACEHOLDER
 from detloom.schemas.odapi.pipeline_config import PipelineConfigReport
 from detloom.schemas.reading.redact import redact
 from detloom.schemas.reading.text_file import read_text_file
+from detloom.schemas.run_file.data import IngestSettings
 
 TRAIN, EVAL = "train_input", "eval_input"  # sections of the configuration
 _FIELDS = {TRAIN: "train_input_reader", EVAL: "eval_input_reader"}  # their names in a pipeline.config
@@ -204,7 +204,7 @@ def _matches(root: Path, source: str) -> bool:
 def _check_readable(root: Path, sources: dict[str, str]) -> None:
     """Raise InputError unless ingestion can read each source; every file is opened."""
     for section, source in sources.items():
-        for _ in list_chunks(_FORMAT, DataFolder(str(root)), section, source, ReaderSettings()):
+        for _ in list_chunks(_FORMAT, DataFolder(str(root)), section, source, IngestSettings()):
             pass
 
 
@@ -222,7 +222,7 @@ def _find_label_map(named: _NamedInputs, folder: DataFolder, sources: dict[str, 
     got = f"{named.where(*key)}: label_map_path: got '{redact(written)}'"
     found: list[str] = []
     for section, source in sources.items():
-        chunk = next(list_chunks(_FORMAT, folder, section, source, ReaderSettings()))
+        chunk = next(list_chunks(_FORMAT, folder, section, source, IngestSettings()))
         path = find_label_map(folder, chunk.names[0]).path
         if not path and wanted is None:
             raise InputError(

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from detloom.components.example_gen.build_example import read_image
 from detloom.components.example_gen.data_folder import DataFolder, SourceError
 from detloom.components.example_gen.image_header import ImageError, read_image_header
-from detloom.components.example_gen.read_image import read_image
 from detloom.components.example_gen.sources.formats import (
     UNLABELLED,
     detect_format,
@@ -19,9 +19,13 @@ from detloom.components.example_gen.sources.formats import (
     list_chunks,
     read_chunk,
 )
-from detloom.components.example_gen.sources.source_record import Evidence, ReaderSettings, SourceClass, SourceRecord
+from detloom.components.example_gen.sources.source_record import (
+    FormatEvidence,
+    SourceClass,
+    SourceRecord,
+)
 from detloom.schemas.errors import InputError
-from detloom.schemas.run_file.data import Data
+from detloom.schemas.run_file.data import Data, IngestSettings
 
 MAX_RECORDS = 20_000  # records of a split that are read; more would not change a choice
 MAX_IMAGES = 2_000  # images of a split that are opened for their size
@@ -80,7 +84,7 @@ def scan_data(root: str, data_format: str = "") -> DataScan:
     """
     folder = DataFolder(root)
     if data_format:
-        evidence = find_evidence(data_format, folder) or Evidence("chosen by the user", {})
+        evidence = find_evidence(data_format, folder) or FormatEvidence("chosen by the user", {})
     else:
         data_format, evidence = detect_format(folder)
     if data_format == UNLABELLED:
@@ -109,7 +113,7 @@ def scan_data(root: str, data_format: str = "") -> DataScan:
 
 def _read_records(folder: DataFolder, scan: DataScan, split: str, source: str) -> Iterator[SourceRecord]:
     """Yield the first MAX_RECORDS records of a split; note classes, and whether there are more records."""
-    settings, number = ReaderSettings(), 0
+    settings, number = IngestSettings(), 0
     for chunk in list_chunks(scan.data_format, folder, split, source, settings):
         for item in read_chunk(scan.data_format, folder, chunk, settings):
             if isinstance(item, SourceClass):

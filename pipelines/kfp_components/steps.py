@@ -6,17 +6,20 @@ the steps need is imported inside of them: a machine that only compiles needs kf
 # ruff: noqa: B006 - kfp writes the defaults into the component; nobody changes them
 
 import contextlib
+import inspect
 import json
 import logging
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_origin
 
 from kfp import dsl
+
+from detloom.components.example_gen.command_settings import command_settings
 
 if TYPE_CHECKING:
     from detloom.schemas.reading.overrides import Located
@@ -28,51 +31,42 @@ _MAIN_METRICS = ("AP", "AP50")
 _PROTO_TEXT = re.compile(r"(\s|#.*\n)*\w+\s*\{")
 
 
+def _with_settings(step: Callable[..., None]) -> Callable[..., None]:
+    """Give a step the signature and the documentation of its settings, which it takes as keywords."""
+    settings = command_settings().values()
+    parameters = dict(inspect.signature(step).parameters)
+    del parameters["settings"]
+    for setting in settings:
+        kind = _KFP_TYPES.get(get_origin(setting.annotation), setting.annotation)
+        default = kind() if setting.default is None or kind is list else setting.default
+        parameters[setting.name] = inspect.Parameter(
+            setting.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind
+        )
+    step.__signature__ = inspect.Signature(list(parameters.values()))  # type: ignore[attr-defined]
+    lines = (f"        {setting.name}: {setting.doc}\n" for setting in settings)
+    step.__doc__ = (step.__doc__ or "").replace("        settings: see `command_settings`.\n", "".join(lines))
+    return step
+
+
+_KFP_TYPES: Mapping[Any, type] = {Literal: str, tuple: list, dict: dict}
+
+
+@_with_settings
 def ingest(
     data: str,
     *,
-    data_format: str = "auto",
-    splits: dict = {},
-    split_ratios: dict = {},
-    split_group: str = "",
-    split_stratify: bool = False,
-    split_seed: int = 0,
-    separate_near_duplicates: bool = False,
-    images_dir: str = "",
-    hierarchy_file: str = "",
-    class_names: list = [],
-    unknown_class: str = "fail",
-    with_masks: bool = False,
-    with_keypoints: bool = False,
-    decode_images: bool = False,
-    max_reject_fraction: float = 0.05,
     num_workers: int = 1,
     examples: dsl.Output[dsl.Dataset],
     rejects: dsl.Output[dsl.Artifact],
     metrics: dsl.Output[dsl.Metrics],
+    **settings: Any,
 ) -> None:
     """Read a labelled data set and write checked tf.Examples.
 
     Args:
         data: Folder of the data set in the container, such as a folder on a volume, or its address at `gs://`.
-        data_format: Format of the data set: `coco`, `voc`, `yolo`, ...; `auto` detects it.
-        splits: Source in the data set by output split, such as `{"train": "annotations/train.json"}`. Default: the
-            splits of the data set.
-        split_ratios: Share by output split, such as `{"train": 0.8, "eval": 0.1, "test": 0.1}`, instead of `splits`.
-        split_group: With `split_ratios`, a regular expression. Images whose file names give the same first group stay
-            in one split.
-        split_stratify: With `split_ratios`, use the same mix of classes in every split.
-        split_seed: With `split_ratios`, seed of the division.
-        separate_near_duplicates: With `split_ratios`, assign images that look the same one by one.
-        images_dir: Folder of the images inside `data`. Default: that of the format.
-        hierarchy_file: Open Images: the class hierarchy inside `data`.
-        class_names: Class names with ids 1, 2, ... Default: the classes of the data set.
-        unknown_class: How to treat a class that is not in `class_names`: `fail`, `reject` or `leave_out`.
-        with_masks: Keep instance masks.
-        with_keypoints: Keep keypoints.
-        decode_images: Decode every image in full, to find damage that headers do not show.
-        max_reject_fraction: Fail if a larger share of the records or boxes is rejected.
         num_workers: Number of processes.
+        settings: see `command_settings`.
 
     Returns:
         examples: TFRecord shards in one folder per split, and the label map.
@@ -84,25 +78,10 @@ def ingest(
     from detloom.components.example_gen.params import ExampleGenParams
     from detloom.pipelines.commands.ingest import pipeline_maker
     from detloom.pipelines.local.console import log_nodes
+    from detloom.schemas.reading.typed_dict import from_dict
 
     log_nodes(verbose=False)
-    params = ExampleGenParams(
-        data_format=data_format,
-        splits=splits,
-        split_ratios=split_ratios,
-        split_group=split_group,
-        split_stratify=split_stratify,
-        split_seed=split_seed,
-        separate_near_duplicates=separate_near_duplicates,
-        images_dir=images_dir,
-        hierarchy_file=hierarchy_file,
-        class_names=tuple(class_names),
-        unknown_class=unknown_class,
-        with_masks=with_masks,
-        with_keypoints=with_keypoints,
-        decode_images=decode_images,
-        max_reject_fraction=max_reject_fraction,
-    )
+    params = from_dict(ExampleGenParams, settings, locate=lambda _: "ingest")
     report = ingest_data(data, params, IngestFolders(examples.path, rejects.path), pipeline_maker(num_workers, ()))
     _log_metrics(metrics, {name: value for name, value in report.items() if name.startswith("num_")})
 
@@ -245,6 +224,7 @@ def evaluate(
         confusion_matrix,
         metric_properties,
     )
+    from detloom.components.examples_folder import ExamplesFolder
     from detloom.pipelines import python_api
     from detloom.pipelines.local.console import show_log
 
@@ -254,7 +234,7 @@ def evaluate(
     with _production_model(production, Path(model.path)) as baseline:
         result = python_api.evaluate(
             model.path,
-            f"{examples.path}/Split-{split}",
+            ExamplesFolder(examples.path).split_folder(split),
             out=evaluation.path,
             baseline=baseline,
             settings=run_file.evaluator if run_file else None,

@@ -79,7 +79,7 @@ def describe_data(artifact: pb.Artifact, execution: pb.Execution | None) -> list
     fingerprint = str(custom_property(artifact, FINGERPRINT_PROPERTY) or "")
     match = _FINGERPRINT.search(fingerprint)
     base = str(custom_property(execution, "input_base") or "") if execution is not None else ""
-    data_format = str(custom_property(execution, "data_format") or "") if execution is not None else ""
+    data_format = str(custom_property(execution, "format") or "") if execution is not None else ""
     folders = _folders(custom_property(execution, "data_folders") if execution is not None else None)
     span, version = custom_property(artifact, SPAN_PROPERTY), custom_property(artifact, VERSION_PROPERTY)
     files_line = f"{match[1]} files, sha256 {match[2][:DIGEST_CHARS]}" if match else ""

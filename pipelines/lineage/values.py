@@ -12,7 +12,8 @@ from typing import Any
 
 from ml_metadata.proto import metadata_store_pb2 as pb
 
-from detloom.components.properties import CODE_FINGERPRINT, SPLIT_PREFIX
+from detloom.components.examples_folder import SPLIT_PREFIX
+from detloom.components.properties import CODE_FINGERPRINT
 from detloom.pipelines.lineage.store import custom_property, node_name
 from detloom.schemas.contracts.rejects import REPORT_FILE
 from detloom.schemas.reading.format_duration import format_duration

@@ -10,6 +10,7 @@ import ml_metadata as mlmd
 from ml_metadata.proto import metadata_store_pb2 as pb
 from tensorflow_metadata.proto.v0 import anomalies_pb2
 
+from detloom.components.examples_folder import SPLIT_PREFIX, split_names
 from detloom.components.properties import (
     DECISION_KEY,
     PUSHED_DESTINATION_PROPERTY,
@@ -17,7 +18,6 @@ from detloom.components.properties import (
     PUSHED_PROPERTY,
     PUSHED_VERSION_PROPERTY,
     REASON_PROPERTY,
-    SPLIT_PREFIX,
 )
 from detloom.components.pusher.atomic_push import list_versions
 from detloom.components.pusher.endpoint import is_endpoint
@@ -187,10 +187,10 @@ def _anomaly_rows(example_validator: NodeRun) -> list[tuple[str, str]]:
     """Return the differences between examples and schema by split; empty if there are none."""
     found = []
     storage = open_storage(example_validator.address("anomalies"))
-    for folder in (name for name in storage.list_names() if name.startswith(SPLIT_PREFIX)):
-        anomalies = anomalies_pb2.Anomalies.FromString(storage.read(f"{folder}/SchemaDiff.pb") or b"")
+    for split in split_names(storage.list_names()):
+        anomalies = anomalies_pb2.Anomalies.FromString(storage.read(f"{SPLIT_PREFIX}{split}/SchemaDiff.pb") or b"")
         for name, anomaly in sorted(anomalies.anomaly_info.items()):
-            found.append(f"{folder.removeprefix(SPLIT_PREFIX)}: {name}: {anomaly.short_description}")
+            found.append(f"{split}: {name}: {anomaly.short_description}")
     return [("anomalies", text) for text in found]
 
 

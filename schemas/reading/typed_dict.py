@@ -15,7 +15,7 @@ import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from detloom.schemas.errors import FieldError, InputError
+from detloom.schemas.errors import FieldError, InputError, check
 from detloom.schemas.reading.redact import HIDDEN, is_secret, redact
 
 T = TypeVar("T")
@@ -160,6 +160,19 @@ def _convert(annotation: Any, data: Any, locate: Locate, path: KeyPath) -> Any:
             _fail(locate, path, f"got {show_value(path, data)}, allowed: {allowed}.{hint}")
         return data
     return _scalar(annotation, data, locate, path)
+
+
+def check_choices(owner: Any) -> None:
+    """Check the fields of a dataclass that have fixed choices.
+
+    Raises:
+        FieldError: a value is none of the choices.
+    """
+    for name, annotation in type_hints(type(owner)).items():
+        if typing.get_origin(annotation) is typing.Literal:
+            choices = typing.get_args(annotation)
+            value = getattr(owner, name)
+            check(value in choices, name, repr(value), ", ".join(map(str, choices)))
 
 
 def _convert_union(members: tuple[type, ...], data: Any, locate: Locate, path: KeyPath) -> Any:

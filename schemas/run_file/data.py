@@ -6,6 +6,8 @@ from typing import Literal
 
 from detloom.schemas.errors import FieldError, check, check_fields
 
+MAX_PIXELS = 100_000_000  # of an image that is decoded, unless the data allow more
+DEFAULT_MAX_DISTANCE = 5  # bits in which the hashes of near-duplicates differ
 EMBEDDED_DIGITS = "embedded:digits"  # special data path: generate the demo data set, then read it
 
 
@@ -28,21 +30,15 @@ class Splits:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SplitByRatio:
-    """Splits by a stable hash of each record. An image stays in its split when data without duplicates of
-    it is added."""
+class RatioSettings:
+    """How images are assigned to splits by ratio."""
 
-    train: float = 0.8
-    """Share of the images for training."""
-    eval: float = 0.1
-    """Share of the images for evaluation during training, which selects the checkpoint."""
-    test: float = 0.1
-    """Share of the images for the evaluation of the exported model."""
     source: str = ""
     """Source of the images to split, named as in `splits`; empty for all images."""
     group_by: str = ""
-    """Regular expression that is searched in the path of the image. Images with the same text in its first group, such
-    as a camera or a patient, stay in the same split. Empty: every image is its own group."""
+    """Regular expression that is searched in the path of the image (TFRecords: in the record key). Images with the same
+    text in its first group, such as a camera or a patient, stay in the same split. Empty: every image is its own
+    group."""
     stratify: bool = False
     """Keep the class distribution similar in all splits; added data may then move images to another split."""
     seed: int = 0
@@ -53,10 +49,6 @@ class SplitByRatio:
     the same. Byte-identical images always stay in the same split."""
 
     def __post_init__(self) -> None:
-        check_fields(self, "above 0", "train", "eval", "test")
-        total = self.train + self.eval + self.test
-        got = f"train {self.train:g} + eval {self.eval:g} + test {self.test:g} = {total:g}"
-        check(abs(total - 1) <= 1e-6, "train", got, "a sum of 1; set all three shares", "eval")
         try:
             groups = re.compile(self.group_by).groups
         except re.error as error:
@@ -66,26 +58,41 @@ class SplitByRatio:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Data:
-    """Labelled images."""
+class SplitByRatio(RatioSettings):
+    """Splits by a stable hash of each record. An image stays in its split when data without duplicates of
+    it is added."""
+
+    train: float = 0.8
+    """Share of the images for training."""
+    eval: float = 0.1
+    """Share of the images for evaluation during training, which selects the checkpoint."""
+    test: float = 0.1
+    """Share of the images for the evaluation of the exported model."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_fields(self, "above 0", "train", "eval", "test")
+        total = self.train + self.eval + self.test
+        got = f"train {self.train:g} + eval {self.eval:g} + test {self.test:g} = {total:g}"
+        check(abs(total - 1) <= 1e-6, "train", got, "a sum of 1; set all three shares", "eval")
+
+
+@dataclass(frozen=True, kw_only=True)
+class IngestSettings:
+    """How labelled images are read and checked, and what is kept of them.
+
+    The only declaration of these settings: the run file, DetectionExampleGen, `detloom ingest` and the component for
+    Kubeflow Pipelines take names, types, defaults and documentation from here.
+    """
 
     format: Literal["auto", "coco", "voc", "yolo", "open_images", "kitti", "labelme", "cvat", "tfrecord", "images"] = (
         "auto"
     )
     """Label format; `auto` detects it and reports the result."""
-    path: str
-    """Folder of the data set, relative to the run file; or "embedded:digits". `${NAME}` is read from the environment,
-    `{SPAN}` and `{VERSION}` are resolved by TFX."""
-    splits: Splits | None = None
-    """Source of each split; set either this or `split_by_ratio`."""
-    split_by_ratio: SplitByRatio | None = None
-    """Shares of the splits, instead of `splits`."""
-    num_spans: int = 1
-    """Number of latest spans to merge; more than one needs `{SPAN}` in `path`."""
     images_dir: str = ""
-    """Folder of the images under `path`; empty for the format's default folder."""
+    """Folder of the images in the data set; empty for the format's default folder."""
     hierarchy_file: str = ""
-    """Open Images: JSON file of the class hierarchy under `path`; boxes then count for the ancestors of their class
+    """Open Images: JSON file of the class hierarchy in the data set; boxes then count for the ancestors of their class
     too."""
     classes: tuple[str, ...] = ()
     """Class names in the order of their ids; empty uses the classes of the data set."""
@@ -98,16 +105,15 @@ class Data:
     exif_rotation: Literal["rotate", "reject"] = "rotate"
     """Handling of a JPEG with an EXIF rotation: rotate it upright, or quarantine it."""
     decode_images: bool = False
-    """Decode every image completely during ingestion, to find damage that is not visible in headers; the cost is
-    printed."""
-    max_pixels: int = 100_000_000
+    """Decode every image completely, to find damage that is not visible in headers; the cost is printed."""
+    max_pixels: int = MAX_PIXELS
     """Largest number of pixels of an image; larger images are quarantined."""
     max_image_bytes: int = 67_108_864
     """Largest size of an image file in bytes; larger files are quarantined."""
     max_boxes: int = 10_000
     """Largest number of boxes of an image; images with more are quarantined."""
     max_reject_fraction: float = 0.05
-    """Largest share of quarantined records, and of rejected boxes; with more, the run fails."""
+    """Largest share of quarantined records, and of rejected boxes; with more, ingestion fails."""
     shard_max_bytes: int = 134_217_728
     """Approximate size of the images in one shard file, in bytes."""
     gzip: bool = False
@@ -115,9 +121,30 @@ class Data:
 
     def __post_init__(self) -> None:
         check_fields(self, "0 to 1", "max_reject_fraction")
-        at_least_one = ("num_spans", "max_pixels", "max_image_bytes", "max_boxes", "shard_max_bytes")
-        check_fields(self, "1 or more", *at_least_one)
-        check(all(self.classes) and len(set(self.classes)) == len(self.classes), "classes", self.classes, "each once")
+        check_fields(self, "1 or more", "max_pixels", "max_image_bytes", "max_boxes", "shard_max_bytes")
+        check(all(self.classes), "classes", self.classes, "names that are not empty")
+        for name in self.classes:
+            if self.classes.count(name) > 1:
+                raise FieldError("classes", f"must not contain duplicates: {name!r} appears twice.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data(IngestSettings):
+    """Labelled images."""
+
+    path: str
+    """Folder of the data set, relative to the run file; or "embedded:digits". `${NAME}` is read from the environment,
+    `{SPAN}` and `{VERSION}` are resolved by TFX."""
+    splits: Splits | None = None
+    """Source of each split; set either this or `split_by_ratio`."""
+    split_by_ratio: SplitByRatio | None = None
+    """Shares of the splits, instead of `splits`."""
+    num_spans: int = 1
+    """Number of latest spans to merge; more than one needs `{SPAN}` in `path`."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_fields(self, "1 or more", "num_spans")
         is_one = (self.splits is None) != (self.split_by_ratio is None)
         got = "neither splits nor split_by_ratio" if self.splits is None else "both splits and split_by_ratio"
         check(is_one, "splits", got, "one of the two; set data.splits or data.split_by_ratio", "split_by_ratio")

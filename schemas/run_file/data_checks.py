@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from detloom.schemas.errors import check, check_fields
+from detloom.schemas.run_file.data import DEFAULT_MAX_DISTANCE
 
 Severity = Literal["off", "warn", "fail"]
 
@@ -220,7 +221,7 @@ class NearDuplicates(_Share):
 
     threshold: float = 0.01
     """Largest share of the images of any other split."""
-    max_distance: int = 5
+    max_distance: int = DEFAULT_MAX_DISTANCE
     """Largest number of different bits, 0 to 10, between the hashes of two near-duplicates."""
 
     def __post_init__(self) -> None:

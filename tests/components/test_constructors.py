@@ -14,7 +14,6 @@ from detloom.components.dataset_validator.params import DatasetValidatorParams
 from detloom.components.evaluator.component import DetectionEvaluator
 from detloom.components.evaluator.params import EvaluatorParams
 from detloom.components.example_gen.component import DetectionExampleGen
-from detloom.components.example_gen.params import ExampleGenParams
 from detloom.components.fingerprints import source_fingerprint
 from detloom.components.model_card.component import ModelCard
 from detloom.components.model_card.executor import ModelCardParams
@@ -28,7 +27,6 @@ from detloom.schemas.run_file.schedule import Retrain
 
 EXAMPLES, MODEL = Channel(type=standard_artifacts.Examples), Channel(type=standard_artifacts.Model)
 PARAMETERS = {
-    DetectionExampleGen: ExampleGenParams,
     DatasetValidator: DatasetValidatorParams,
     DetectionEvaluator: EvaluatorParams,
     ModelCard: ModelCardParams,

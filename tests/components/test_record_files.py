@@ -1,4 +1,4 @@
-"""Files of records: their listing, and that any damage raises an error instead of ending the process."""
+"""Files of records: missing ones are counted, and damage raises an error instead of ending the process."""
 
 import gzip
 import struct
@@ -6,7 +6,7 @@ import struct
 import pytest
 import tensorflow as tf
 
-from detloom.components.record_files import count_missing, list_shards, read_records
+from detloom.components.record_files import count_missing, read_records
 from detloom.trainer_module.files.tfrecord import mask_checksum
 
 
@@ -60,16 +60,6 @@ def test_a_truncated_or_invalid_compressed_file_is_damaged(tmp_path):
     for content, sound in ((ends_too_soon, [b"sound"]), (b"no gzip", []), (damaged, [])):
         path.write_bytes(content)
         assert read_until_damage(path) == sound
-
-
-def test_only_record_files_are_listed_and_names_are_not_patterns(tmp_path):
-    folder = tmp_path / "a[b]*"
-    folder.mkdir()
-    for name in ("data_tfrecord-00001-of-00002", "data_tfrecord-00000-of-00002.gz", "README.md"):
-        (folder / name).write_bytes(b"")
-    expected = ["data_tfrecord-00000-of-00002.gz", "data_tfrecord-00001-of-00002"]
-    assert list_shards(folder) == [f"{folder}/{name}" for name in expected]
-    assert list_shards(tmp_path / "gone") == []
 
 
 def test_missing_shards_are_counted_by_their_numbers():

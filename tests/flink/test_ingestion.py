@@ -6,7 +6,7 @@ import pytest
 from flink_access import read_files, run_detloom, start_detloom, wait_for
 
 pytestmark = [pytest.mark.flink, pytest.mark.timeout(1800)]
-SMALL_SHARDS = ("--shard-mb", "1")  # so that some are complete, and others not, when a worker is killed
+SMALL_SHARDS = ("--shard-max-bytes", "1000000")  # so that some are complete, and others not, when a worker is killed
 
 
 def ingest_here(data, out):

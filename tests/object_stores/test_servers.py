@@ -65,8 +65,8 @@ def detloom(*words, is_refused=False):
 
 
 def ingest(data, out, *options):
-    splits = [f"--split={name}=annotations/{name}.json" for name in ("train", "eval", "test")]
-    return detloom("ingest", "--input", data, "--output", out, "--format", "coco", *splits, *options)
+    splits = ",".join(f"{name}=annotations/{name}.json" for name in ("train", "eval", "test"))
+    return detloom("ingest", "--input", data, "--output", out, "--format", "coco", "--splits", splits, *options)
 
 
 @pytest.mark.parametrize("scheme", ["gs", "s3"])

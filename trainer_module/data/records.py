@@ -4,7 +4,7 @@ import functools
 import hashlib
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -225,6 +225,9 @@ class ExampleFeatures:
 
     def __contains__(self, key: str) -> bool:
         return key in self._features
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._features)
 
     def ints(self, key: str) -> npt.NDArray[np.int64]:
         """Return an int64 feature."""

@@ -8,15 +8,16 @@ import tensorflow as tf
 
 from detloom.components.dataset_validator.report.views import DrawnImage, draw_record
 from detloom.components.dataset_validator.statistics.image_sample import RecordPlace
+from detloom.components.examples_folder import list_shards
 from detloom.components.pages.load_template import ZOOM_SCRIPT, load_template, read_shared_script
-from detloom.components.record_files import list_shards, read_records
+from detloom.components.record_files import read_records
 from detloom.components.storage.storage import open_storage
 from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, LabelMap, parse_label_map
+from detloom.schemas.run_file.data import MAX_PIXELS
 from detloom.trainer_module.data.records import ExampleFeatures
 
 _HERE = Path(__file__).parent
 MAX_IMAGES = 12
-_MAX_PIXELS = 100_000_000
 _MAX_LABEL_MAP_BYTES = 16 * 2**20
 _ONLY_NUMBERS = LabelMap(((1, "#1"),))  # names each class by its id, as `name_of` does for an unknown one
 
@@ -53,7 +54,7 @@ def _draw_first(split: str, shards: Sequence[str], label_map: LabelMap, num_imag
         try:
             for number, (offset, serialized) in enumerate(records):
                 place = RecordPlace(split, _record_key(serialized), path, number, offset)
-                image = draw_record(place, serialized, label_map, _MAX_PIXELS)
+                image = draw_record(place, serialized, label_map, MAX_PIXELS)
                 drawn += [image] if image else []
         except tf.errors.OpError:
             pass

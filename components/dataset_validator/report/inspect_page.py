@@ -19,18 +19,18 @@ from detloom.components.dataset_validator.report.views import DrawnImage, draw_i
 from detloom.components.dataset_validator.statistics.collect_statistics import UnreadableExample, parse_example
 from detloom.components.dataset_validator.statistics.image_sample import ImageSample, RecordPlace
 from detloom.components.dataset_validator.statistics.split_statistics import BoxLimits, SplitStatistics
+from detloom.components.examples_folder import ExamplesFolder
 from detloom.components.pages.formats import format_count
 from detloom.components.pages.load_template import ZOOM_SCRIPT, load_template, read_script, read_shared_script
-from detloom.components.properties import SPLIT_PREFIX
-from detloom.components.record_files import list_shards, read_records
+from detloom.components.record_files import read_records
 from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, LabelMap, read_label_map
 from detloom.schemas.errors import InputError
+from detloom.schemas.run_file.data import MAX_PIXELS
 
 _HERE = Path(__file__).parent
 INSPECT_HTML = "inspect.html"
 MAX_IMAGES = 200
 _MAX_PAGE_BYTES = 12_000_000  # bytes of images: 200 of usual size
-_MAX_PIXELS = 100_000_000
 
 
 @dataclass
@@ -71,7 +71,7 @@ def write_inspect_page(
     seen = _read(folder, splits, label_map, wanted_id, -(-num_images // len(splits)))
     chosen = _choose(seen.sample, splits, num_images)
     places = list(dict.fromkeys(place for _, place in chosen))
-    images = draw_images(places, label_map, max_pixels=_MAX_PIXELS, max_bytes=_MAX_PAGE_BYTES)
+    images = draw_images(places, label_map, max_pixels=MAX_PIXELS, max_bytes=_MAX_PAGE_BYTES)
     write_page(page, _render(folder.name, seen, label_map, chosen, images, class_name))
     return page
 
@@ -110,12 +110,10 @@ def write_page(page: Path, text: str) -> None:
 
 def find_splits(folder: Path, split: str | None) -> list[str]:
     """Return the requested split, or all splits with "train" first."""
-    found = [path.name.removeprefix(SPLIT_PREFIX) for path in sorted(folder.glob(f"{SPLIT_PREFIX}*"))]
-    if not found:
-        raise InputError(f"{folder}: no {SPLIT_PREFIX}* folder, needed: examples written by `detloom ingest`.")
-    if split is not None and split not in found:
-        raise InputError(f"{folder}: no split {split!r}, available: {', '.join(found)}.")
-    return [split] if split is not None else sorted(found, key=lambda name: (name != "train", name))
+    if split is not None:
+        ExamplesFolder(folder).check_splits(split)
+        return [split]
+    return sorted(ExamplesFolder(folder).check_splits(), key=lambda name: (name != "train", name))
 
 
 def _find_class(label_map: LabelMap, class_name: str | None) -> int | None:
@@ -140,7 +138,7 @@ def _read(folder: Path, splits: Sequence[str], label_map: LabelMap, wanted_id: i
     seen = _Seen({name: SplitStatistics() for name in splits}, ImageSample(max_per_split=max_per_split))
     known_ids, limits = frozenset(label_map.class_ids), BoxLimits(min_iou=None)
     for name, statistics in seen.splits.items():
-        for path in list_shards(folder / f"{SPLIT_PREFIX}{name}"):
+        for path in ExamplesFolder(folder).list_shards(name):
             try:
                 for number, (offset, serialized) in enumerate(read_records(path)):
                     try:

@@ -27,6 +27,7 @@ from detloom.components.storage.storage import open_storage
 from detloom.schemas.contracts import example_keys as keys
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
+from detloom.schemas.run_file.data import MAX_PIXELS
 from detloom.trainer_module.data.records import ExampleFeatures
 from detloom.trainer_module.detectors.preprocess import find_decoding_problem
 
@@ -53,7 +54,7 @@ class PassSettings:
     content_hashes: bool = True
     perceptual_hashes: bool = False
     decodability: bool = False
-    max_pixels: int = 100_000_000
+    max_pixels: int = MAX_PIXELS
 
     @classmethod
     def of_params(cls, params: DatasetValidatorParams) -> "PassSettings":

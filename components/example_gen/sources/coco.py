@@ -2,10 +2,9 @@
 
 The lists may be in any order, and the annotations of an image may be anywhere in theirs. The file is therefore streamed
 once into groups by image (image_groups.py), in memory that does not grow with it; a large file into several parts, each
-of which is grouped on its own (file_parts.py).
+of which is grouped on its own.
 """
 
-import functools
 import itertools
 import json
 import struct
@@ -17,8 +16,14 @@ from typing import Any
 from detloom.components.example_gen.data_folder import DataFolder, SourceError, join_inside
 from detloom.components.example_gen.sources import layout
 from detloom.components.example_gen.sources.coco_files import find_files, find_images_dir
-from detloom.components.example_gen.sources.file_parts import Add, Head, PartFiles, divide_file
-from detloom.components.example_gen.sources.image_groups import MAX_BYTES_PER_IMAGE, MAX_OBJECTS_PER_IMAGE, ImageGroups
+from detloom.components.example_gen.sources.image_groups import (
+    MAX_BYTES_PER_IMAGE,
+    MAX_OBJECTS_PER_IMAGE,
+    Add,
+    Head,
+    ImageGroups,
+    divide_file,
+)
 from detloom.components.example_gen.sources.json_stream import UnreadableElement, stream_lists
 from detloom.components.example_gen.sources.json_values import (
     MAX_TEXT_BYTES,
@@ -29,9 +34,9 @@ from detloom.components.example_gen.sources.json_values import (
     to_number,
 )
 from detloom.components.example_gen.sources.source_record import (
+    MAX_ANNOTATION_BYTES,
     Chunk,
-    Evidence,
-    ReaderSettings,
+    FormatEvidence,
     SourceClass,
     SourceItem,
     SourceObject,
@@ -41,6 +46,7 @@ from detloom.components.example_gen.sources.source_record import (
 )
 from detloom.schemas.contracts.rejects import Reason, Reject
 from detloom.schemas.errors import InputError
+from detloom.schemas.run_file.data import IngestSettings
 
 _MAX_STRAYS = 1000  # annotations without an image that are reported one by one; the others of a file are one line
 _MAX_CATEGORIES = 100_000
@@ -51,15 +57,15 @@ _IMAGE, _OBJECT, _BAD_OBJECT = 0, 1, 2
 _OBJECT_FIELDS = struct.Struct("<qq5d2?")  # index, category id, corners, area, has an area, is a crowd
 
 
-def detect(folder: DataFolder) -> Evidence | None:
+def detect(folder: DataFolder) -> FormatEvidence | None:
     """Find JSON files with COCO's lists: at the top, in annotations/, or Roboflow's in train/, valid/, test/."""
     found = find_files(folder)
     if not found:
         return None
-    return Evidence(f"COCO annotations in {', '.join(found[:4])}", layout.name_splits(found))
+    return FormatEvidence(f"COCO annotations in {', '.join(found[:4])}", layout.name_splits(found))
 
 
-def list_chunks(folder: DataFolder, split: str, source: str, settings: ReaderSettings) -> Iterator[Chunk]:
+def list_chunks(folder: DataFolder, split: str, source: str, settings: IngestSettings) -> Iterator[Chunk]:
     """Return the parts of each annotation file; "" means every file that `detect` names."""
     sources = [source] if source else find_files(folder)
     if not sources:
@@ -73,28 +79,8 @@ def list_chunks(folder: DataFolder, split: str, source: str, settings: ReaderSet
         yield from divide_file(split, path, status.size if status else 0)
 
 
-def read_chunk(folder: DataFolder, chunk: Chunk, settings: ReaderSettings) -> Iterator[SourceItem]:
-    """Read a file. The record key is the image id as text; records are ordered by their keys.
-
-    Raises:
-        InputError: naming file and line, if the JSON is unreadable or not a COCO detection file.
-    """
-    with ImageGroups(settings.scratch) as groups:
-        head = yield from _collect(folder, chunk, settings, groups.add)
-        yield from _join_images(chunk, head, groups)
-
-
-def split_file(folder: DataFolder, chunk: Chunk, settings: ReaderSettings, parts: PartFiles) -> None:
-    """Divide the file of a chunk, as `read_chunk` would read it, for all of its parts."""
-    parts.write_groups(chunk.num_parts, functools.partial(_collect, folder, chunk, settings))
-
-
-def read_part(folder: DataFolder, chunk: Chunk, settings: ReaderSettings, parts: PartFiles) -> Iterator[SourceItem]:
-    """Read one part of a file that was divided; records are ordered by their keys."""
-    return parts.read_groups(chunk.part, settings.scratch, functools.partial(_join_images, chunk))
-
-
-def _join_images(chunk: Chunk, head: Head, groups: ImageGroups) -> Iterator[SourceItem]:
+def join_images(chunk: Chunk, head: Head, groups: ImageGroups) -> Iterator[SourceItem]:
+    """Yield the records, ordered by key; the record key is the image id as text."""
     is_first = chunk.part == 0
     strays = _Strays(chunk, _MAX_STRAYS if is_first else _MAX_STRAYS // chunk.num_parts, head["num_strays"] * is_first)
     join = _Join(chunk, head["images_dir"], dict(head["classes"]), strays)
@@ -127,8 +113,12 @@ class _Strays:
             )
 
 
-def _collect(folder: DataFolder, chunk: Chunk, settings: ReaderSettings, add: Add) -> Generator[SourceItem, None, Head]:
-    """Read the file; yield the classes, and a reject for each item without an image id, which cannot be grouped."""
+def collect(folder: DataFolder, chunk: Chunk, settings: IngestSettings, add: Add) -> Generator[SourceItem, None, Head]:
+    """Read the file; yield the classes, and a reject for each item without an image id, which cannot be grouped.
+
+    Raises:
+        InputError: naming file and line, if the JSON is unreadable or not a COCO detection file.
+    """
     where = f"{folder.root}/{chunk.source}"
     strays = _Strays(chunk, _MAX_STRAYS)
     class_names: dict[int, str] = {}
@@ -140,7 +130,7 @@ def _collect(folder: DataFolder, chunk: Chunk, settings: ReaderSettings, add: Ad
         raise _unreadable(folder, chunk.source, chunk.split, error) from None
     with file:
         keys = ("images", "annotations", "categories")
-        for key, index, element in stream_lists(file, where, keys, settings.max_annotation_bytes):
+        for key, index, element in stream_lists(file, where, keys, MAX_ANNOTATION_BYTES):
             if key == "annotations":
                 image_id = _id(element.get("image_id")) if type(element) is dict else None
                 if index == 0:
@@ -248,7 +238,7 @@ def _encode_image(index: int, image: dict[str, Any], problem: str | None) -> byt
     return json.dumps([index, None, _with_slashes(image["file_name"]), height, width]).encode()
 
 
-def _encode_object(index: int, annotation: dict[str, Any], settings: ReaderSettings) -> tuple[int, bytes]:
+def _encode_object(index: int, annotation: dict[str, Any], settings: IngestSettings) -> tuple[int, bytes]:
     """Return kind and payload of one annotation; its category is looked up after the file has been read."""
     category_id = annotation.get("category_id")
     if type(category_id) is not int or abs(category_id) > _MAX_ID:
@@ -264,13 +254,13 @@ def _encode_object(index: int, annotation: dict[str, Any], settings: ReaderSetti
     packed = _OBJECT_FIELDS.pack(
         index, category_id, x, y, x + width, y + height, area or 0.0, area is not None, bool(is_crowd)
     )
-    if not settings.with_masks and not settings.with_keypoints:
+    if not settings.masks and not settings.keypoints:
         return _OBJECT, packed
-    keypoints = annotation.get("keypoints") if settings.with_keypoints else None
+    keypoints = annotation.get("keypoints") if settings.keypoints else None
     if keypoints is not None and (keypoints := _read_keypoints(keypoints)) is None:
         detail = f"'keypoints' must be triples of x, y and 0, 1 or 2, got {show(annotation['keypoints'])}"
         return _bad(index, Reason.UNREADABLE_KEYPOINTS, detail)
-    mask = (annotation.get("segmentation") or None) if settings.with_masks else None
+    mask = (annotation.get("segmentation") or None) if settings.masks else None
     try:
         return _OBJECT, packed + json.dumps([mask, keypoints]).encode()
     except RecursionError:

@@ -9,20 +9,18 @@ subset "Train". The text after the last `#` is a subset unless a file has the wh
 """
 
 import contextlib
-import io
 import math
 import posixpath
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from detloom.components.example_gen.data_folder import DataFolder, SourceError, join_inside
-from detloom.components.example_gen.sources.file_parts import FilePart, PartFiles, divide_file
 from detloom.components.example_gen.sources.json_values import show
 from detloom.components.example_gen.sources.layout import find_split_word
 from detloom.components.example_gen.sources.source_record import (
+    MAX_ANNOTATION_BYTES,
     Chunk,
-    Evidence,
-    ReaderSettings,
+    FormatEvidence,
     SourceClass,
     SourceItem,
     SourceObject,
@@ -31,9 +29,10 @@ from detloom.components.example_gen.sources.source_record import (
     reject_box,
     reject_record,
 )
-from detloom.components.example_gen.sources.xml_file import ChildScan, has_root, stream_children
+from detloom.components.example_gen.sources.xml_file import has_root, stream_children
 from detloom.schemas.contracts.rejects import Reason
 from detloom.schemas.errors import InputError
+from detloom.schemas.run_file.data import IngestSettings
 
 ANNOTATIONS_FILE = "annotations.xml"
 DEFAULT_IMAGES_DIR = "images"
@@ -44,7 +43,7 @@ _Box = tuple[float, float, float, float]
 _MAX_SUBSET_BYTES = 64 * 2**20  # of a file that is searched for subsets during detection
 
 
-def detect(folder: DataFolder) -> Evidence | None:
+def detect(folder: DataFolder) -> FormatEvidence | None:
     """Find an XML file with the root <annotations>; the splits are the subsets of its images."""
     path = _find_file(folder)
     if path is None:
@@ -52,11 +51,11 @@ def detect(folder: DataFolder) -> Evidence | None:
     subsets = _find_subsets(folder, path)
     splits = {find_split_word(subset) or subset: f"{path}#{subset}" for subset in subsets}
     usable = len(splits) == len(subsets) > 0 and "" not in subsets and all(map(_is_split_name, splits))
-    return Evidence(f"{path} is a CVAT annotation", splits if usable else {})
+    return FormatEvidence(f"{path} is a CVAT annotation", splits if usable else {})
 
 
-def list_chunks(folder: DataFolder, split: str, source: str, settings: ReaderSettings) -> Iterator[Chunk]:
-    """Return the parts of the file, each of which is a range of its bytes."""
+def list_chunks(folder: DataFolder, split: str, source: str, settings: IngestSettings) -> Iterator[Chunk]:
+    """Return the file as one chunk."""
     if not source:
         path = _find_file(folder)
         if path is None:
@@ -66,13 +65,12 @@ def list_chunks(folder: DataFolder, split: str, source: str, settings: ReaderSet
             )
         source = path
     path, _ = _split_source(folder, source)
-    status = folder.status(path) if folder.is_file(path) else None
-    if status is None:
+    if not folder.is_file(path):
         raise InputError(f"{folder.root}/{path}: the annotation file of split {split!r} does not exist.")
-    yield from divide_file(split, source, status.size)
+    yield Chunk(split, source)
 
 
-def read_chunk(folder: DataFolder, chunk: Chunk, settings: ReaderSettings) -> Iterator[SourceItem]:
+def read_chunk(folder: DataFolder, chunk: Chunk, settings: IngestSettings) -> Iterator[SourceItem]:
     """Read one record per <image> of the subset.
 
     Raises:
@@ -82,52 +80,15 @@ def read_chunk(folder: DataFolder, chunk: Chunk, settings: ReaderSettings) -> It
     reader = _ImageReader(folder, chunk.split, path, settings)
     with _errors_of(folder, path), folder.open(path) as file:
         yield from _read_elements(file, reader, subset, settings)
-    _check_has_images(folder, chunk, reader.num_seen)
-
-
-def split_file(folder: DataFolder, chunk: Chunk, settings: ReaderSettings, parts: PartFiles) -> None:
-    """Find the ranges of bytes that the parts read: each begins at an <image>, the first at the start of the file.
-
-    A file that cannot be divided is one part.
-    """
-    path, subset = _split_source(folder, chunk.source)
-    status = folder.status(path)
-    target_bytes = status.size // chunk.num_parts if status else 0
-    ranges, num_seen = [(0, 0)], 0  # offset of the first byte, number of earlier images of the subset
-    with _errors_of(folder, path), folder.open(path) as file:
-        scan = ChildScan(file, _ROOT, settings.max_annotation_bytes)
-        for start, tag, attributes in scan:
-            if tag == "image":
-                if start >= len(ranges) * target_bytes and len(ranges) < chunk.num_parts:
-                    ranges.append((start, num_seen))
-                num_seen += subset is None or attributes.get("subset", "") == subset
-    if scan.is_divisible:
-        _check_has_images(folder, chunk, num_seen)
-        ranges.append((scan.end, num_seen))
-    parts.write_head({"ranges": ranges if scan.is_divisible else []})
-
-
-def read_part(folder: DataFolder, chunk: Chunk, settings: ReaderSettings, parts: PartFiles) -> Iterator[SourceItem]:
-    """Read the images in one range of the file's bytes, as if they were a file of their own."""
-    path, subset = _split_source(folder, chunk.source)
-    ranges = parts.read_head()["ranges"]
-    if chunk.part == 0 and not ranges:
-        yield from read_chunk(folder, chunk, settings)
-    if chunk.part + 1 >= len(ranges):
-        return
-    (start, num_earlier), (end, _) = ranges[chunk.part : chunk.part + 2]
-    reader = _ImageReader(folder, chunk.split, path, settings, num_earlier)
-    with _errors_of(folder, path), folder.open(path) as file:
-        file.seek(start)
-        before = b"" if chunk.part == 0 else f"<{_ROOT}>".encode()
-        part = io.BufferedReader(FilePart(file, end - start, before, f"</{_ROOT}>".encode()))
-        yield from _read_elements(part, reader, subset, settings)
+    if reader.num_seen == 0:
+        what = "no image" if subset is None else f"no image of the subset {subset!r}"
+        raise InputError(f"{folder.root}/{path}: {what} for split {chunk.split!r}; give another source.")
 
 
 def _read_elements(
-    file: BinaryIO, reader: "_ImageReader", subset: str | None, settings: ReaderSettings
+    file: BinaryIO, reader: "_ImageReader", subset: str | None, settings: IngestSettings
 ) -> Iterator[SourceItem]:
-    for element in stream_children(file, _ROOT, ("image", "track", "meta"), settings.max_annotation_bytes):
+    for element in stream_children(file, _ROOT, ("image", "track", "meta"), MAX_ANNOTATION_BYTES):
         match element.tag:
             case "track":
                 raise InputError(
@@ -148,25 +109,16 @@ def _errors_of(folder: DataFolder, path: str) -> Iterator[None]:
         raise InputError(f"{folder.root}/{path}: {error.detail}.") from None
 
 
-def _check_has_images(folder: DataFolder, chunk: Chunk, num_seen: int) -> None:
-    if num_seen == 0:
-        path, subset = _split_source(folder, chunk.source)
-        what = "no image" if subset is None else f"no image of the subset {subset!r}"
-        raise InputError(f"{folder.root}/{path}: {what} for split {chunk.split!r}; give another source.")
-
-
 class _ImageReader:
-    """A reader of <image> elements; `num_seen` counts them from the start of the file."""
+    """A reader of <image> elements; `num_seen` counts them."""
 
-    def __init__(
-        self, folder: DataFolder, split: str, path: str, settings: ReaderSettings, num_earlier: int = 0
-    ) -> None:
+    def __init__(self, folder: DataFolder, split: str, path: str, settings: IngestSettings) -> None:
         self._folder, self._split, self._path = folder, split, path
         usual = DEFAULT_IMAGES_DIR if folder.is_folder(DEFAULT_IMAGES_DIR) else ""
         self._images_dir = settings.images_dir or usual
-        self._with_masks = settings.with_masks
+        self._with_masks = settings.masks
         self.where = f"{folder.root}/{path}"
-        self.num_seen = num_earlier
+        self.num_seen = 0
 
     def read(self, image: Any) -> Iterator[SourceItem]:
         number, self.num_seen = self.num_seen, self.num_seen + 1
@@ -382,7 +334,7 @@ def _find_subsets(folder: DataFolder, path: str) -> list[str]:
     subsets: dict[str, None] = {}
     try:
         with folder.open(path) as file:
-            for element in stream_children(file, _ROOT, ("image",), ReaderSettings().max_annotation_bytes):
+            for element in stream_children(file, _ROOT, ("image",), MAX_ANNOTATION_BYTES):
                 subsets[element.get("subset") or ""] = None
     except SourceError:
         return []

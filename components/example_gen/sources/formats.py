@@ -1,80 +1,111 @@
-"""Detect a folder's format, and select the reader of a format; each reader is imported only when used."""
+"""List the label formats, detect a folder's format, and call the reader of a format.
 
+To add a format: write its module, add a line to `FORMATS`, and its name to `IngestSettings.format`.
+"""
+
+import functools
 import posixpath
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Generator, Iterator
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from detloom.components.example_gen.data_folder import DataFolder
-from detloom.components.example_gen.sources.file_parts import PartFiles
+from detloom.components.example_gen.sources import (
+    coco,
+    cvat,
+    image_folder,
+    kitti,
+    labelme,
+    open_images,
+    tfrecord,
+    voc,
+    yolo,
+)
+from detloom.components.example_gen.sources.image_groups import Add, Head, ImageGroups, PartFiles
 from detloom.components.example_gen.sources.layout import IMAGE_SUFFIXES
-from detloom.components.example_gen.sources.source_record import Chunk, Evidence, ReaderSettings, SourceItem
+from detloom.components.example_gen.sources.source_record import Chunk, FormatEvidence, SourceItem
 from detloom.schemas.errors import InputError
+from detloom.schemas.run_file.data import IngestSettings
 
-FORMATS = ("coco", "voc", "yolo", "open_images", "kitti", "labelme", "cvat", "tfrecord", "images")
+AUTO = "auto"  # format that requests detection
 UNLABELLED = "images"  # a labelled folder also matches this format, so labelled formats take precedence
-
-_DESCRIPTIONS = {
-    "coco": "a JSON file with `images` and `annotations`, at the top, in annotations/ or in train/, valid/, test/",
-    "voc": "Annotations/*.xml, or XML files beside their images, with the root <annotation>",
-    "yolo": "data.yaml, or .txt files with lines of numbers in labels/ or beside their images",
-    "open_images": "a CSV file with the columns ImageID, LabelName, XMin, XMax, YMin, YMax",
-    "kitti": "label_2/*.txt with 15 columns and image_2/, or labels/ and images/",
-    "labelme": "JSON files with `shapes` and `imagePath`",
-    "cvat": "an XML file with the root <annotations>",
-    "tfrecord": "*.tfrecord, *.record, *-00000-of-00001",
-    "images": "image files",
-}
 # Suffixes of files that may contain labels in an unknown form; .txt is checked separately.
 _LABEL_SUFFIXES = (".xml", ".json", ".jsonl", ".csv", ".tsv", ".parquet", ".mat", ".tfrecord", ".record")
 _LABEL_WORDS = ("label", "annot")
 
 
-class _Reader(Protocol):
-    """The functions that each format's module provides."""
+class _Detector(Protocol):
+    def detect(self, folder: DataFolder) -> FormatEvidence | None: ...
 
-    def detect(self, folder: DataFolder) -> Evidence | None: ...
-
-    def list_chunks(self, folder: DataFolder, split: str, source: str, settings: ReaderSettings) -> Iterator[Chunk]: ...
-
-    def read_chunk(self, folder: DataFolder, chunk: Chunk, settings: ReaderSettings) -> Iterator[SourceItem]: ...
+    def list_chunks(self, folder: DataFolder, split: str, source: str, settings: IngestSettings) -> Iterator[Chunk]: ...
 
 
-class _FileReader(_Reader, Protocol):
-    """The functions of a format with one file for many images."""
+@runtime_checkable
+class Reader(_Detector, Protocol):
+    """The functions of a format's module."""
 
-    def split_file(self, folder: DataFolder, chunk: Chunk, settings: ReaderSettings, parts: PartFiles) -> None: ...
+    def read_chunk(self, folder: DataFolder, chunk: Chunk, settings: IngestSettings) -> Iterator[SourceItem]: ...
 
-    def read_part(
-        self, folder: DataFolder, chunk: Chunk, settings: ReaderSettings, parts: PartFiles
-    ) -> Iterator[SourceItem]: ...
+
+class GroupingReader(_Detector, Protocol):
+    """The functions of the module of a format with one large file, in which the labels of an image may be anywhere."""
+
+    def collect(
+        self, folder: DataFolder, chunk: Chunk, settings: IngestSettings, add: Add
+    ) -> Generator[SourceItem, None, Head]: ...
+
+    def join_images(self, chunk: Chunk, head: Head, groups: ImageGroups) -> Iterator[SourceItem]: ...
+
+
+class LabelFormat(NamedTuple):
+    """A format of labelled data sets: what detection looks for, and the module that reads it."""
+
+    description: str
+    reader: Reader | GroupingReader
+
+
+_COCO_FILES = "a JSON file with `images` and `annotations`, at the top, in annotations/ or in train/, valid/, test/"
+_VOC_FILES = "Annotations/*.xml, or XML files beside their images, with the root <annotation>"
+_YOLO_FILES = "data.yaml, or .txt files with lines of numbers in labels/ or beside their images"
+_OPEN_IMAGES_FILES = "a CSV file with the columns ImageID, LabelName, XMin, XMax, YMin, YMax"
+FORMATS = {
+    "coco": LabelFormat(_COCO_FILES, coco),
+    "voc": LabelFormat(_VOC_FILES, voc),
+    "yolo": LabelFormat(_YOLO_FILES, yolo),
+    "open_images": LabelFormat(_OPEN_IMAGES_FILES, open_images),
+    "kitti": LabelFormat("label_2/*.txt with 15 columns and image_2/, or labels/ and images/", kitti),
+    "labelme": LabelFormat("JSON files with `shapes` and `imagePath`", labelme),
+    "cvat": LabelFormat("an XML file with the root <annotations>", cvat),
+    "tfrecord": LabelFormat("*.tfrecord, *.record, *-00000-of-00001", tfrecord),
+    UNLABELLED: LabelFormat("image files", image_folder),
+}
 
 
 def list_chunks(
-    data_format: str, folder: DataFolder, split: str, source: str, settings: ReaderSettings
+    data_format: str, folder: DataFolder, split: str, source: str, settings: IngestSettings
 ) -> Iterator[Chunk]:
     """Return the parts of a source, each of which one worker reads.
 
     Raises:
         InputError: if the source is missing, unreadable or empty.
     """
-    reader = _build_reader(data_format)
     _check_is_no_file(folder)
-    return reader.list_chunks(folder, split, source, settings)
+    return FORMATS[data_format].reader.list_chunks(folder, split, source, settings)
 
 
-def split_file(data_format: str, folder: DataFolder, chunk: Chunk, settings: ReaderSettings, parts: PartFiles) -> None:
-    """Divide the file of a chunk with several parts, before these are read. A file that cannot be used is told to them.
+def split_file(data_format: str, folder: DataFolder, chunk: Chunk, settings: IngestSettings, parts: PartFiles) -> None:
+    """Divide the file of a chunk with several parts, before these are read. Unusable files are reported to `parts`.
 
     The file is streamed once, in bounded memory.
     """
+    reader = _grouping_reader(data_format)
     try:
-        _build_file_reader(data_format).split_file(folder, chunk, settings, parts)
+        parts.write_groups(chunk.num_parts, functools.partial(reader.collect, folder, chunk, settings))
     except InputError as error:
         parts.write_error(str(error))
 
 
 def read_chunk(
-    data_format: str, folder: DataFolder, chunk: Chunk, settings: ReaderSettings, parts: PartFiles | None = None
+    data_format: str, folder: DataFolder, chunk: Chunk, settings: IngestSettings, parts: PartFiles | None = None
 ) -> Iterator[SourceItem]:
     """Stream the records, rejects and classes of one chunk.
 
@@ -84,18 +115,35 @@ def read_chunk(
     Raises:
         InputError: if a file that the whole split depends on is damaged.
     """
-    if chunk.num_parts > 1:
-        assert parts is not None
-        return _build_file_reader(data_format).read_part(folder, chunk, settings, parts)
-    return _build_reader(data_format).read_chunk(folder, chunk, settings)
+    reader = FORMATS[data_format].reader
+    if isinstance(reader, Reader):
+        return reader.read_chunk(folder, chunk, settings)
+    if chunk.num_parts == 1:
+        return _read_whole(reader, folder, chunk, settings)
+    assert parts is not None
+    return parts.read_groups(chunk.part, functools.partial(reader.join_images, chunk))
 
 
-def find_evidence(data_format: str, folder: DataFolder) -> Evidence | None:
+def _read_whole(
+    reader: GroupingReader, folder: DataFolder, chunk: Chunk, settings: IngestSettings
+) -> Iterator[SourceItem]:
+    with ImageGroups() as groups:
+        head = yield from reader.collect(folder, chunk, settings, groups.add)
+        yield from reader.join_images(chunk, head, groups)
+
+
+def _grouping_reader(data_format: str) -> GroupingReader:
+    reader = FORMATS[data_format].reader
+    assert not isinstance(reader, Reader), f"{data_format}: a file of this format has one part"
+    return reader
+
+
+def find_evidence(data_format: str, folder: DataFolder) -> FormatEvidence | None:
     """Return the folder's evidence for one format; None if it does not look like it."""
-    return _build_reader(data_format).detect(folder)
+    return FORMATS[data_format].reader.detect(folder)
 
 
-def detect_format(folder: DataFolder) -> tuple[str, Evidence]:
+def detect_format(folder: DataFolder) -> tuple[str, FormatEvidence]:
     """Return the format of the folder, and the evidence for it.
 
     Every format is checked. Labels take precedence over the images they belong to. Two labelled formats have no
@@ -105,9 +153,9 @@ def detect_format(folder: DataFolder) -> tuple[str, Evidence]:
         InputError: if no labelled format or more than one is found, or images with labels of an unknown form.
     """
     _check_is_no_file(folder)
-    found: dict[str, Evidence] = {}
-    for name in FORMATS:
-        evidence = _build_reader(name).detect(folder)
+    found: dict[str, FormatEvidence] = {}
+    for name, label_format in FORMATS.items():
+        evidence = label_format.reader.detect(folder)
         if evidence is not None:
             found[name] = evidence
     labelled = [name for name in found if name != UNLABELLED] or list(found)
@@ -122,7 +170,7 @@ def detect_format(folder: DataFolder) -> tuple[str, Evidence]:
         )
     if not folder.is_folder(""):
         raise InputError(f"{folder.root}: the folder does not exist; give the folder with the data set.")
-    looked_for = "; ".join(f"{name}: {what}" for name, what in _DESCRIPTIONS.items())
+    looked_for = "; ".join(f"{name}: {known.description}" for name, known in FORMATS.items())
     raise InputError(
         f"{folder.root}: no format is recognised; looked for {looked_for}. Check the folder, or choose by --format or "
         "data.format."
@@ -135,10 +183,11 @@ def _check_is_no_file(folder: DataFolder) -> None:
         raise InputError(f"{folder.root}: this is a file; give the folder with the data set, such as {parent}.")
 
 
-def _check_has_no_labels(folder: DataFolder, images: Evidence) -> None:
+def _check_has_no_labels(folder: DataFolder, images: FormatEvidence) -> None:
     label = _find_label_like(folder)
     if label:
-        looked_for = "; ".join(f"{name}: {what}" for name, what in _DESCRIPTIONS.items() if name != UNLABELLED)
+        labelled = [(name, known) for name, known in FORMATS.items() if name != UNLABELLED]
+        looked_for = "; ".join(f"{name}: {known.description}" for name, known in labelled)
         raise InputError(
             f"{folder.root}: contains {images.sentence}, and {label}, which may contain labels of an unknown format; "
             f"looked for {looked_for}. Choose with --format or data.format; for images without labels, use "
@@ -168,62 +217,3 @@ def _find_label_like(folder: DataFolder) -> str:
                 return text_stems[stem]
             image_stems.add(stem)
     return ""
-
-
-def _build_file_reader(data_format: str) -> _FileReader:
-    match data_format:
-        case "coco":
-            from detloom.components.example_gen.sources import coco
-
-            return coco
-        case "open_images":
-            from detloom.components.example_gen.sources import open_images
-
-            return open_images
-        case "cvat":
-            from detloom.components.example_gen.sources import cvat
-
-            return cvat
-    raise AssertionError(f"{data_format}: a file of this format has one part")
-
-
-def _build_reader(data_format: str) -> _Reader:
-    # One `case` and one import per format, so that type checkers compare every module with the protocol.
-    match data_format:
-        case "coco":
-            from detloom.components.example_gen.sources import coco
-
-            return coco
-        case "voc":
-            from detloom.components.example_gen.sources import voc
-
-            return voc
-        case "yolo":
-            from detloom.components.example_gen.sources import yolo
-
-            return yolo
-        case "open_images":
-            from detloom.components.example_gen.sources import open_images
-
-            return open_images
-        case "kitti":
-            from detloom.components.example_gen.sources import kitti
-
-            return kitti
-        case "labelme":
-            from detloom.components.example_gen.sources import labelme
-
-            return labelme
-        case "cvat":
-            from detloom.components.example_gen.sources import cvat
-
-            return cvat
-        case "tfrecord":
-            from detloom.components.example_gen.sources import tfrecord
-
-            return tfrecord
-        case "images":
-            from detloom.components.example_gen.sources import image_folder
-
-            return image_folder
-    raise InputError(f"data format: got {data_format!r}, allowed: auto, {', '.join(FORMATS)}.")

@@ -12,23 +12,21 @@ A source is a list of stems (`ImageSets/train.txt`, or `train` for short) or a f
 import posixpath
 from collections.abc import Iterator
 
-from detloom.components.example_gen.data_folder import DataFolder, SourceError, join_inside
-from detloom.components.example_gen.sources.image_groups import MAX_OBJECTS_PER_IMAGE
+from detloom.components.example_gen.data_folder import DataFolder, join_inside
 from detloom.components.example_gen.sources.json_values import show
 from detloom.components.example_gen.sources.layout import (
-    count_lines,
     find_image,
     find_split_word,
     first_fields,
     list_stems,
     name_splits,
+    read_label_lines,
     read_names,
-    split_lines,
 )
 from detloom.components.example_gen.sources.source_record import (
+    MAX_ANNOTATION_BYTES,
     Chunk,
-    Evidence,
-    ReaderSettings,
+    FormatEvidence,
     SourceItem,
     SourceObject,
     SourceRecord,
@@ -36,7 +34,8 @@ from detloom.components.example_gen.sources.source_record import (
     reject_box,
     reject_record,
 )
-from detloom.schemas.contracts.rejects import Reason
+from detloom.schemas.contracts.rejects import Reason, Reject
+from detloom.schemas.run_file.data import IngestSettings
 
 FOLDERS = (("label_2", "image_2"), ("labels", "images"))  # folder of labels, folder of images
 LISTS_DIR = "ImageSets"
@@ -46,7 +45,7 @@ _NUM_COLUMNS = (15, 16)
 _MAX_LINE = 1 << 16  # characters; a valid line has about a hundred
 
 
-def detect(folder: DataFolder) -> Evidence | None:
+def detect(folder: DataFolder) -> FormatEvidence | None:
     """Find a folder of labels whose first line has KITTI's columns; splits come from lists, else from folders."""
     parts = ["", *folder.list_folders()]
     found = [(part, label) for part in parts if (label := _first_label(folder, part))]
@@ -55,19 +54,19 @@ def detect(folder: DataFolder) -> Evidence | None:
     sentence = f"{found[0][1]} is a KITTI label"
     lists = [name for name in list_stems(folder, LISTS_DIR) if name.isalpha() and find_split_word(name)]
     if lists:
-        return Evidence(sentence, name_splits([f"{LISTS_DIR}/{name}.txt" for name in lists]))
+        return FormatEvidence(sentence, name_splits([f"{LISTS_DIR}/{name}.txt" for name in lists]))
     parts = [part for part, _ in found if part]
-    return Evidence(sentence, name_splits(parts) if len(parts) > 1 else {})
+    return FormatEvidence(sentence, name_splits(parts) if len(parts) > 1 else {})
 
 
-def list_chunks(folder: DataFolder, split: str, source: str, settings: ReaderSettings) -> Iterator[Chunk]:
+def list_chunks(folder: DataFolder, split: str, source: str, settings: IngestSettings) -> Iterator[Chunk]:
     """List label files, relative to the data folder; those of a list without their suffix."""
     if source and not folder.is_folder(source):
         path = source if source.endswith(".txt") else f"{LISTS_DIR}/{source}.txt"
         stems = read_names(folder, path, split)
         labels_dir = next(iter(_find_labels_dirs(folder, "")), FOLDERS[0][0])
         names = (f"{labels_dir}/{stem.removesuffix('.txt')}" for stem in stems)
-        yield from cut_into_chunks(split, path, names, settings)
+        yield from cut_into_chunks(split, path, names)
         return
     labels_dirs = _find_labels_dirs(folder, source)
     paths = (path for name in labels_dirs for path in folder.iter_files(name, (".txt",)))
@@ -75,17 +74,17 @@ def list_chunks(folder: DataFolder, split: str, source: str, settings: ReaderSet
     allowed = " or ".join(f"{labels} (beside {images})" for labels, images in FOLDERS)
     where = posixpath.join(folder.root, source)
     if_empty = f"{where}: no label files for split {split!r}, allowed: .txt files in {allowed}."
-    yield from cut_into_chunks(split, named_as, paths, settings, if_empty)
+    yield from cut_into_chunks(split, named_as, paths, if_empty)
 
 
-def read_chunk(folder: DataFolder, chunk: Chunk, settings: ReaderSettings) -> Iterator[SourceItem]:
+def read_chunk(folder: DataFolder, chunk: Chunk, settings: IngestSettings) -> Iterator[SourceItem]:
     """Yield one record per label file; its key is the path in the folder of labels, or in the data folder if there are
     several.
     """
     suffix = _IMAGE_SUFFIXES[0]
     is_list = chunk.source.endswith(".txt")
     if not is_list:
-        folder.expect(chunk.names, settings.max_annotation_bytes)
+        folder.expect(chunk.names, MAX_ANNOTATION_BYTES)
     for name in chunk.names:
         name, label_suffix = (name, ".txt") if is_list else posixpath.splitext(name)
         labels_dir, stem = _split_name(name)
@@ -97,16 +96,9 @@ def read_chunk(folder: DataFolder, chunk: Chunk, settings: ReaderSettings) -> It
             detail = f"the listed name {stem!r:.60} leads out of {labels_dir}/"
             yield reject_record(chunk.split, Reason.PATH_OUTSIDE, chunk.source, key, detail)
             continue
-        try:
-            text = folder.read_text(path, settings.max_annotation_bytes)
-        except SourceError as error:
-            detail = "the label file is missing" if error.reason is Reason.MISSING_FILE else error.detail
-            yield reject_record(chunk.split, error.reason, path, key, detail)
-            continue
-        num_lines = count_lines(text)
-        if num_lines > MAX_OBJECTS_PER_IMAGE:
-            detail = f"more than {MAX_OBJECTS_PER_IMAGE} lines of labels"
-            yield reject_record(chunk.split, Reason.TOO_MANY_BOXES, path, key, detail, num_lines)
+        lines = read_label_lines(folder, chunk.split, path, key)
+        if isinstance(lines, Reject):
+            yield lines
             continue
         images_dir = settings.images_dir or _images_dir(labels_dir)
         image_stem = posixpath.join(images_dir, posixpath.normpath(stem))
@@ -114,7 +106,7 @@ def read_chunk(folder: DataFolder, chunk: Chunk, settings: ReaderSettings) -> It
         if not folder.is_file(image_path):
             image_path = find_image(folder, image_stem, _IMAGE_SUFFIXES) or image_stem + _IMAGE_SUFFIXES[0]
             suffix = posixpath.splitext(image_path)[1]
-        yield from _read_record(chunk.split, key, image_path, path, split_lines(text))
+        yield from _read_record(chunk.split, key, image_path, path, lines)
 
 
 def _read_record(split: str, key: str, image_path: str, path: str, lines: list[str]) -> Iterator[SourceItem]:

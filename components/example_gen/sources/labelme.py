@@ -19,9 +19,9 @@ from detloom.components.example_gen.sources.json_values import (
     to_number,
 )
 from detloom.components.example_gen.sources.source_record import (
+    MAX_ANNOTATION_BYTES,
     Chunk,
-    Evidence,
-    ReaderSettings,
+    FormatEvidence,
     SourceItem,
     SourceObject,
     SourceRecord,
@@ -31,6 +31,7 @@ from detloom.components.example_gen.sources.source_record import (
     reject_record,
 )
 from detloom.schemas.contracts.rejects import Reason
+from detloom.schemas.run_file.data import IngestSettings
 
 _HEAD_BYTES = 64 * 1024  # `shapes` precedes the image's own bytes
 _MAX_FILES = 5
@@ -39,36 +40,36 @@ _NO_BOXES = frozenset({"point", "points", "line", "linestrip"})  # shapes withou
 _Point = tuple[float, float]
 
 
-def detect(folder: DataFolder) -> Evidence | None:
+def detect(folder: DataFolder) -> FormatEvidence | None:
     """Find JSON files with `shapes`, at the top or in folders of splits."""
     parts = layout.find_split_folders(folder, (".json",))
     for part in dict.fromkeys(("", *parts.values(), *folder.list_folders())):
         paths = folder.list_files(part, (".json",))[:_MAX_FILES]
         found = next((path for path in paths if _looks_like_labelme(folder, path)), None)
         if found is not None:
-            return Evidence(f"LabelMe shapes in {found}", parts if part in parts.values() else {})
+            return FormatEvidence(f"LabelMe shapes in {found}", parts if part in parts.values() else {})
     return None
 
 
-def list_chunks(folder: DataFolder, split: str, source: str, settings: ReaderSettings) -> Iterator[Chunk]:
+def list_chunks(folder: DataFolder, split: str, source: str, settings: IngestSettings) -> Iterator[Chunk]:
     """List the JSON files in the folder `source` and below; "" is the data folder."""
     prefix = f"{source}/" if source else ""
     names = (path.removeprefix(prefix) for path in folder.iter_files(source, (".json",)))
     if_empty = f"{folder.root}/{source}: no JSON file found, allowed: a folder with one for each image."
-    return cut_into_chunks(split, source, names, settings, if_empty)
+    return cut_into_chunks(split, source, names, if_empty)
 
 
-def read_chunk(folder: DataFolder, chunk: Chunk, settings: ReaderSettings) -> Iterator[SourceItem]:
+def read_chunk(folder: DataFolder, chunk: Chunk, settings: IngestSettings) -> Iterator[SourceItem]:
     """Yield the records; the record key is the path of the JSON file in the source, without its suffix."""
-    folder.expect((posixpath.join(chunk.source, name) for name in chunk.names), settings.max_annotation_bytes)
+    folder.expect((posixpath.join(chunk.source, name) for name in chunk.names), MAX_ANNOTATION_BYTES)
     for name in chunk.names:
-        yield from _FileReader(folder, chunk, settings, name).read()
+        yield from _JsonReader(folder, chunk, settings, name).read()
 
 
-class _FileReader:
+class _JsonReader:
     """A reader of one file."""
 
-    def __init__(self, folder: DataFolder, chunk: Chunk, settings: ReaderSettings, name: str) -> None:
+    def __init__(self, folder: DataFolder, chunk: Chunk, settings: IngestSettings, name: str) -> None:
         self._folder, self._chunk, self._settings = folder, chunk, settings
         self._path = posixpath.join(chunk.source, name)
         self._key = posixpath.splitext(name)[0]
@@ -96,7 +97,7 @@ class _FileReader:
             if isinstance(kind, str) and kind in _NO_BOXES:
                 left_out[kind] += 1
                 continue
-            found = _read_shape(shape, self._settings.with_masks)
+            found = _read_shape(shape, self._settings.masks)
             if isinstance(found, SourceObject):
                 objects.append(found)
             else:
@@ -120,7 +121,7 @@ class _FileReader:
             SourceError: for any other content.
         """
         try:
-            data = json.loads(self._folder.read_text(self._path, self._settings.max_annotation_bytes))
+            data = json.loads(self._folder.read_text(self._path, MAX_ANNOTATION_BYTES))
         except json.JSONDecodeError as error:
             problem = f"line {error.lineno}: not readable as JSON ({error.msg})"
         except RecursionError:

@@ -6,6 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from detloom.components.example_gen.data_folder import DataFolder, SourceError
+from detloom.components.example_gen.sources.image_groups import MAX_OBJECTS_PER_IMAGE
+from detloom.components.example_gen.sources.source_record import MAX_ANNOTATION_BYTES, reject_record
+from detloom.schemas.contracts.rejects import Reason, Reject
 from detloom.schemas.errors import InputError
 
 SAMPLE = 20  # images that are searched to choose between folders
@@ -106,6 +109,20 @@ def count_lines(text: str) -> int:
 def split_lines(text: str) -> list[str]:
     """Split at LF, CR LF and CR only."""
     return (text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text).split("\n")
+
+
+def read_label_lines(folder: DataFolder, split: str, path: str, key: str) -> list[str] | Reject:
+    """Return the lines of the label file of one image, or the reject of its record."""
+    try:
+        text = folder.read_text(path, MAX_ANNOTATION_BYTES)
+    except SourceError as error:
+        detail = "the label file is missing" if error.reason is Reason.MISSING_FILE else error.detail
+        return reject_record(split, error.reason, path, key, detail)
+    num_lines = count_lines(text)
+    if num_lines > MAX_OBJECTS_PER_IMAGE:
+        detail = f"more than {MAX_OBJECTS_PER_IMAGE} lines of labels"
+        return reject_record(split, Reason.TOO_MANY_BOXES, path, key, detail, num_lines)
+    return split_lines(text)
 
 
 def first_fields(folder: DataFolder, paths: Iterable[str]) -> Iterator[tuple[str, list[str]]]:

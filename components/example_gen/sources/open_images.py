@@ -3,7 +3,6 @@ hierarchy.
 """
 
 import csv
-import functools
 import itertools
 import json
 import posixpath
@@ -15,13 +14,18 @@ from typing import Any, BinaryIO
 
 from detloom.components.example_gen.data_folder import DataFolder, SourceError, join_inside
 from detloom.components.example_gen.sources import layout
-from detloom.components.example_gen.sources.file_parts import Add, Head, PartFiles, divide_file
-from detloom.components.example_gen.sources.image_groups import MAX_OBJECTS_PER_IMAGE, ImageGroups
+from detloom.components.example_gen.sources.image_groups import (
+    MAX_OBJECTS_PER_IMAGE,
+    Add,
+    Head,
+    ImageGroups,
+    divide_file,
+)
 from detloom.components.example_gen.sources.json_values import is_text, show
 from detloom.components.example_gen.sources.source_record import (
+    MAX_ANNOTATION_BYTES,
     Chunk,
-    Evidence,
-    ReaderSettings,
+    FormatEvidence,
     SourceClass,
     SourceItem,
     SourceObject,
@@ -31,6 +35,7 @@ from detloom.components.example_gen.sources.source_record import (
 )
 from detloom.schemas.contracts.rejects import Reason, Reject
 from detloom.schemas.errors import InputError
+from detloom.schemas.run_file.data import IngestSettings
 
 _NEEDED = ("ImageID", "LabelName", "XMin", "XMax", "YMin", "YMax")
 _FLAGS = ("IsTruncated", "IsGroupOf")
@@ -46,15 +51,15 @@ _OBJECT, _BAD_OBJECT = 0, 1
 _OBJECT_FIELDS = struct.Struct("<4d2?")  # corners, truncated, group of; the label follows
 
 
-def detect(folder: DataFolder) -> Evidence | None:
+def detect(folder: DataFolder) -> FormatEvidence | None:
     """Find CSV files with the columns of boxes."""
     found = _find_files(folder)
     if not found:
         return None
-    return Evidence(f"Open Images boxes in {', '.join(found[:4])}", layout.name_splits(found))
+    return FormatEvidence(f"Open Images boxes in {', '.join(found[:4])}", layout.name_splits(found))
 
 
-def list_chunks(folder: DataFolder, split: str, source: str, settings: ReaderSettings) -> Iterator[Chunk]:
+def list_chunks(folder: DataFolder, split: str, source: str, settings: IngestSettings) -> Iterator[Chunk]:
     """Return the parts of each CSV file; "" means every file that `detect` names."""
     sources = [source] if source else _find_files(folder)
     if not sources:
@@ -73,24 +78,7 @@ def list_chunks(folder: DataFolder, split: str, source: str, settings: ReaderSet
         yield from divide_file(split, path, status.size if status else 0)
 
 
-def read_chunk(folder: DataFolder, chunk: Chunk, settings: ReaderSettings) -> Iterator[SourceItem]:
-    """Yield the records, ordered by key; the record key is the ImageID. Images without a row are unknown."""
-    with ImageGroups(settings.scratch) as groups:
-        head = yield from _collect(folder, chunk, settings, groups.add)
-        yield from _join_images(chunk, head, groups)
-
-
-def split_file(folder: DataFolder, chunk: Chunk, settings: ReaderSettings, parts: PartFiles) -> None:
-    """Divide the file of a chunk, as `read_chunk` would read it, for all of its parts."""
-    parts.write_groups(chunk.num_parts, functools.partial(_collect, folder, chunk, settings))
-
-
-def read_part(folder: DataFolder, chunk: Chunk, settings: ReaderSettings, parts: PartFiles) -> Iterator[SourceItem]:
-    """Read one part of a file that was divided; records are ordered by their keys."""
-    return parts.read_groups(chunk.part, settings.scratch, functools.partial(_join_images, chunk))
-
-
-def _collect(folder: DataFolder, chunk: Chunk, settings: ReaderSettings, add: Add) -> Generator[SourceItem, None, Head]:
+def collect(folder: DataFolder, chunk: Chunk, settings: IngestSettings, add: Add) -> Generator[SourceItem, None, Head]:
     """Read the file; yield the declared classes, and a reject for each row without an image id."""
     classes = _read_classes(folder, chunk.source, settings)
     for name in classes.declared:
@@ -118,7 +106,8 @@ def _collect(folder: DataFolder, chunk: Chunk, settings: ReaderSettings, add: Ad
     return {"images_dir": images_dir, "names": classes.names, "ancestors": classes.ancestors}
 
 
-def _join_images(chunk: Chunk, head: Head, groups: ImageGroups) -> Iterator[SourceItem]:
+def join_images(chunk: Chunk, head: Head, groups: ImageGroups) -> Iterator[SourceItem]:
+    """Yield the records, ordered by key; the record key is the ImageID. Images without a row are unknown."""
     classes = _Classes(head["names"], (), head["ancestors"])
     for image_id, items in groups.by_image():
         yield from _join(chunk, head["images_dir"], classes, image_id, items)
@@ -167,7 +156,7 @@ def _find_images_dir(folder: DataFolder, source: str, image_ids: list[str]) -> s
     return layout.choose_images_dir(folder, candidates, names, posixpath.join(base, "images"))
 
 
-def _read_classes(folder: DataFolder, source: str, settings: ReaderSettings) -> _Classes:
+def _read_classes(folder: DataFolder, source: str, settings: IngestSettings) -> _Classes:
     beside = posixpath.dirname(source)
     parts = dict.fromkeys((beside, posixpath.join(posixpath.dirname(beside), "metadata"), *_FOLDERS))
     paths = [path for part in parts for path in folder.list_files(part, (".csv",))]
@@ -210,7 +199,7 @@ def _read_names(folder: DataFolder, path: str) -> dict[str, str]:
     return names
 
 
-def _read_hierarchy(folder: DataFolder, settings: ReaderSettings) -> dict[str, tuple[str, ...]]:
+def _read_hierarchy(folder: DataFolder, settings: IngestSettings) -> dict[str, tuple[str, ...]]:
     """Return the labels above each label, from all of its positions; parts of an object are not subcategories.
 
     The root means "anything" and is not a class. This follows the rule for boxes of the Open Images challenge:
@@ -218,7 +207,7 @@ def _read_hierarchy(folder: DataFolder, settings: ReaderSettings) -> dict[str, t
     """
     where = f"{folder.root}/{settings.hierarchy_file}"
     try:
-        root = json.loads(folder.read_text(settings.hierarchy_file, settings.max_annotation_bytes))
+        root = json.loads(folder.read_text(settings.hierarchy_file, MAX_ANNOTATION_BYTES))
     except SourceError as error:
         raise _unreadable(folder, settings.hierarchy_file, error) from None
     except (ValueError, RecursionError) as error:

@@ -15,6 +15,8 @@ LEFT_OUT_CLASS = "other_class"  # kind of marks that are left out: objects of a 
 # After this many chunks of a source, the others are larger by this factor: each chunk costs several requests.
 _NUM_SMALL_CHUNKS = 64
 _LARGE_CHUNK = 4
+MAX_ANNOTATION_BYTES = 16 * 2**20  # of a file of one image, or of one element of a file of all images
+RECORDS_PER_CHUNK = 256
 TOO_MANY_CLASSES = 100_000  # different names; more indicate damage or a wrong column, not classes
 
 
@@ -130,31 +132,8 @@ class Chunk:
     num_parts: int = 1
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReaderSettings:
-    """Settings that readers need besides the data folder.
-
-    Attributes:
-        images_dir: folder of the images relative to the data folder; "" for the format's usual one.
-        hierarchy_file: Open Images' class hierarchy JSON, relative to the data folder: a box is repeated for the
-            ancestors of its class; "" for none.
-        with_masks, with_keypoints: whether to keep them; otherwise they are not parsed.
-        max_annotation_bytes: limit for a file of one image, or for one element of a file for all images.
-        records_per_chunk: number of names in one chunk.
-        scratch: a folder for temporary files on the worker's own disk; "" for the system's.
-    """
-
-    images_dir: str = ""
-    hierarchy_file: str = ""
-    with_masks: bool = False
-    with_keypoints: bool = False
-    max_annotation_bytes: int = 16 * 2**20
-    records_per_chunk: int = 256
-    scratch: str = ""
-
-
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class FormatEvidence:
     """The reason why a folder matches a format.
 
     Attributes:
@@ -166,15 +145,13 @@ class Evidence:
     splits: Mapping[str, str]
 
 
-def cut_into_chunks(
-    split: str, source: str, names: Iterable[str], settings: ReaderSettings, if_empty: str = ""
-) -> Iterator[Chunk]:
-    """Yield chunks of `records_per_chunk` names, of a large source more; the last one may be smaller.
+def cut_into_chunks(split: str, source: str, names: Iterable[str], if_empty: str = "") -> Iterator[Chunk]:
+    """Yield chunks of `RECORDS_PER_CHUNK` names, of a large source more; the last one may be smaller.
 
     Raises:
         InputError: `if_empty`, if it is given and there is no name.
     """
-    rest, size = iter(names), settings.records_per_chunk
+    rest, size = iter(names), RECORDS_PER_CHUNK
     for number in itertools.count():
         if number == _NUM_SMALL_CHUNKS:
             size *= _LARGE_CHUNK

@@ -20,8 +20,7 @@ from detloom.components.example_gen.sources.image_groups import MAX_OBJECTS_PER_
 from detloom.components.example_gen.sources.json_values import is_text, show
 from detloom.components.example_gen.sources.source_record import (
     Chunk,
-    Evidence,
-    ReaderSettings,
+    FormatEvidence,
     SourceClass,
     SourceItem,
     SourceObject,
@@ -29,19 +28,19 @@ from detloom.components.example_gen.sources.source_record import (
     reject_box,
     reject_record,
 )
+from detloom.components.examples_folder import SPLIT_PREFIX
 from detloom.schemas.contracts import example_keys as keys
 from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, build_label_map, parse_label_map_items
 from detloom.schemas.contracts.rejects import Reason
 from detloom.schemas.errors import InputError
+from detloom.schemas.run_file.data import MAX_PIXELS, IngestSettings
 from detloom.trainer_module.files.tfrecord import HEADER, Damage, Frame, mask_checksum, read_frames
 
 _FILE_NAME = re.compile(r"\.tfrecords?(\W|$)|\.records?(\W|$)|^data_tfrecord-|-\d{5}-of-\d{5}(\W|$)", re.IGNORECASE)
 _SHARD_NUMBER = re.compile(r"-\d{5}-of-")
-_TFX_SPLIT = "Split-"  # folder prefix in an examples artifact
 _GZIP_MAGIC = b"\x1f\x8b"
 _MAX_RECORD_BYTES = 256 * 2**20  # two copies are in memory while it is read
 _MAX_CLASSES = 100_000
-_MAX_MASK_PIXELS = 100_000_000
 _FLAG_KEYS = {
     "difficult": keys.DIFFICULT,
     "truncated": keys.TRUNCATED,
@@ -51,20 +50,20 @@ _FLAG_KEYS = {
 _MAX_LABEL_MAP_BYTES = 2**20
 
 
-def detect(folder: DataFolder) -> Evidence | None:
+def detect(folder: DataFolder) -> FormatEvidence | None:
     """Find records files by name, at the top and one folder below."""
     found = _find_files(folder)
     if not found:
         return None
     sources = dict.fromkeys(_source_of(path) for path in found)
-    if all(source.startswith(_TFX_SPLIT) for source in sources):
-        splits = layout.name_sources(list(sources), [source.removeprefix(_TFX_SPLIT) for source in sources])
+    if all(source.startswith(SPLIT_PREFIX) for source in sources):
+        splits = layout.name_sources(list(sources), [source.removeprefix(SPLIT_PREFIX) for source in sources])
     else:
         splits = layout.name_splits(list(sources))
-    return Evidence(f"TFRecord files such as {found[0]}", splits)
+    return FormatEvidence(f"TFRecord files such as {found[0]}", splits)
 
 
-def list_chunks(folder: DataFolder, split: str, source: str, settings: ReaderSettings) -> Iterator[Chunk]:
+def list_chunks(folder: DataFolder, split: str, source: str, settings: IngestSettings) -> Iterator[Chunk]:
     """Return one chunk per file. `source` is a file, a folder, or a pattern such as "train.record-?????-of-00010"; ""
     is everything.
     """
@@ -83,7 +82,7 @@ def list_chunks(folder: DataFolder, split: str, source: str, settings: ReaderSet
         yield Chunk(split, source, (path,))
 
 
-def read_chunk(folder: DataFolder, chunk: Chunk, settings: ReaderSettings) -> Iterator[SourceItem]:
+def read_chunk(folder: DataFolder, chunk: Chunk, settings: IngestSettings) -> Iterator[SourceItem]:
     """Yield the records; a key is `image/source_id`, else `image/filename`, else the file and the record's number.
 
     Classes come from a label map beside the file, else from the pairs of text and id in the examples.
@@ -101,7 +100,7 @@ class _BadExample(Exception):
 
 
 class _FileReader:
-    def __init__(self, folder: DataFolder, split: str, path: str, settings: ReaderSettings) -> None:
+    def __init__(self, folder: DataFolder, split: str, path: str, settings: IngestSettings) -> None:
         self._folder, self._split, self._path, self._settings = folder, split, path, settings
         self._label_map = LabelMapFile("", {}, {})
         self._ids_by_name: dict[str, int] = {}  # pairs that are not in a label map
@@ -197,17 +196,15 @@ class _FileReader:
         return True
 
     def _read_masks(self, features: Any, num_boxes: int) -> list[Any]:
-        if not self._settings.with_masks:
+        if not self._settings.masks:
             return []
         from detloom.components.example_gen.mask_png import decode_mask_png
 
-        return [
-            decode_mask_png(data, _MAX_MASK_PIXELS) for data in _aligned(features, keys.MASK, "bytes_list", num_boxes)
-        ]
+        return [decode_mask_png(data, MAX_PIXELS) for data in _aligned(features, keys.MASK, "bytes_list", num_boxes)]
 
     def _read_keypoints(self, features: Any, num_boxes: int) -> list[tuple[tuple[float, float, int], ...]]:
         """Return keypoints by object; all have the same number unless `image/object/keypoint/num` says otherwise."""
-        if not self._settings.with_keypoints or not num_boxes:
+        if not self._settings.keypoints or not num_boxes:
             return []
         limit = MAX_OBJECTS_PER_IMAGE * 10
         xs = _values(features, keys.KEYPOINT_X, "float_list", limit, num_boxes)
@@ -325,7 +322,7 @@ def _find_files(folder: DataFolder) -> list[str]:
 def _source_of(path: str) -> str:
     """Return the folder if it names a split, else the pattern of the file's shards."""
     part = posixpath.dirname(path)
-    if part.startswith(_TFX_SPLIT) or layout.find_split_word(part):
+    if part.startswith(SPLIT_PREFIX) or layout.find_split_word(part):
         return part
     return _SHARD_NUMBER.sub("-?????-of-", path)
 

@@ -25,9 +25,9 @@ from detloom.components.example_gen.sources.layout import (
     read_names,
 )
 from detloom.components.example_gen.sources.source_record import (
+    MAX_ANNOTATION_BYTES,
     Chunk,
-    Evidence,
-    ReaderSettings,
+    FormatEvidence,
     SourceItem,
     SourceObject,
     SourceRecord,
@@ -37,6 +37,7 @@ from detloom.components.example_gen.sources.source_record import (
 )
 from detloom.components.example_gen.sources.xml_file import has_root, parse_xml
 from detloom.schemas.contracts.rejects import Reason
+from detloom.schemas.run_file.data import IngestSettings
 
 ANNOTATIONS_DIRS = ("Annotations", "annotations", "Annotation", "annotation")  # the first is VOC's own
 LISTS_DIR = "ImageSets/Main"
@@ -44,8 +45,6 @@ IMAGES_DIRS = ("JPEGImages", "images", "Images", "imgs")
 _XML_DIRS = ("annotations", "annotation", "xml", "xmls", "labels")  # in lower case; the images are beside them
 _CLASS_LIST_LINE = re.compile(r"^(.*\S)\s+-?[01]$")  # lists of one class ("aeroplane_train") end in -1, 0 or 1
 _BOX_FIELDS = ("xmin", "ymin", "xmax", "ymax")
-_PLAIN_FIELDS = ("name", "difficult", "truncated", "bndbox", *_BOX_FIELDS)
-_NEEDED_FIELDS = frozenset(("name", "bndbox", *_BOX_FIELDS))
 _ROOT = "annotation"
 _MAX_SAMPLES = 20  # XML files that are read to detect the format
 _MAX_FILES = 100_000  # files
@@ -55,22 +54,22 @@ def list_path(list_name: str) -> str:
     return f"{LISTS_DIR}/{list_name}.txt"
 
 
-def detect(folder: DataFolder) -> Evidence | None:
+def detect(folder: DataFolder) -> FormatEvidence | None:
     """Find XML files with VOC's root: in Annotations/, in folders named after splits, at the top, or anywhere below."""
     for annotations_dir in filter(folder.is_folder, ANNOTATIONS_DIRS):
         annotation = _first_annotation(folder, annotations_dir)
         if annotation:
             lists = [name for name in list_stems(folder, LISTS_DIR) if name.isalpha() and find_split_word(name)]
             parts = lists or _find_parts(folder, annotations_dir)
-            return Evidence(f"{annotation} is a VOC annotation", name_splits(parts) if parts else {})
+            return FormatEvidence(f"{annotation} is a VOC annotation", name_splits(parts) if parts else {})
     parts = _find_parts(folder, "") or _find_parts(folder, "images")
     annotation = _first_annotation(folder, parts[0] if parts else "")
     if annotation is None or _has_lists_of_its_own(folder, annotation):
         return None
-    return Evidence(f"{annotation} is a VOC annotation", name_splits(parts) if parts else {})
+    return FormatEvidence(f"{annotation} is a VOC annotation", name_splits(parts) if parts else {})
 
 
-def list_chunks(folder: DataFolder, split: str, source: str, settings: ReaderSettings) -> Iterator[Chunk]:
+def list_chunks(folder: DataFolder, split: str, source: str, settings: IngestSettings) -> Iterator[Chunk]:
     """List the stems of the list, or the XML files below the folder."""
     if source and not folder.is_folder(source):
         path = list_path(source)
@@ -78,15 +77,15 @@ def list_chunks(folder: DataFolder, split: str, source: str, settings: ReaderSet
             match.group(1) if (match := _CLASS_LIST_LINE.match(line)) else line
             for line in read_names(folder, path, split)
         )
-        return cut_into_chunks(split, path, names, settings)
+        return cut_into_chunks(split, path, names)
     root = source or _find_annotations_dir(folder)
     paths = folder.iter_files(root, (".xml",))
     start = len(root) + 1 if root else 0
     if_empty = f"{posixpath.join(folder.root, root)}: no XML files found; give the folder of a VOC data set."
-    return cut_into_chunks(split, root or ".", (path[start:] for path in paths), settings, if_empty)
+    return cut_into_chunks(split, root or ".", (path[start:] for path in paths), if_empty)
 
 
-def read_chunk(folder: DataFolder, chunk: Chunk, settings: ReaderSettings) -> Iterator[SourceItem]:
+def read_chunk(folder: DataFolder, chunk: Chunk, settings: IngestSettings) -> Iterator[SourceItem]:
     """Yield one record per stem. A missing or damaged annotation file quarantines its record.
 
     The image is the file that `<filename>` names; if it does not exist, the one with the annotation's stem (files are
@@ -99,7 +98,7 @@ def read_chunk(folder: DataFolder, chunk: Chunk, settings: ReaderSettings) -> It
     images = _ImageFinder(folder, settings.images_dir)
     suffix = ".xml" if is_list else ""
     paths = [join_inside(annotations_dir, name + suffix) for name in chunk.names]
-    folder.expect(filter(None, paths), settings.max_annotation_bytes)
+    folder.expect(filter(None, paths), MAX_ANNOTATION_BYTES)
     for name, path in zip(chunk.names, paths, strict=True):
         stem = name if is_list else name[:-4]
         if path is None:
@@ -109,7 +108,7 @@ def read_chunk(folder: DataFolder, chunk: Chunk, settings: ReaderSettings) -> It
         if is_list and not folder.is_file(path) and folder.is_file(path[:-4] + ".XML"):
             path = path[:-4] + ".XML"
         try:
-            root = _read_root(folder, path, settings.max_annotation_bytes)
+            root = _read_root(folder, path, MAX_ANNOTATION_BYTES)
         except SourceError as error:
             yield reject_record(chunk.split, error.reason, path, stem, error.detail)
             continue
@@ -160,14 +159,14 @@ def _read_record(images: "_ImageFinder", split: str, stem: str, path: str, root:
         num_boxes = len(root.findall("object"))
         yield reject_record(split, Reason.PATH_OUTSIDE, path, stem, detail, num_boxes)
         return
-    objects = _read_plain_objects(root)
-    if objects is None:
-        read = [_read_object(element) for element in root.iterchildren("object")]
-        objects = [item for item in read if isinstance(item, SourceObject)]
-        for index, item in enumerate(read):
-            if isinstance(item, str):
-                detail = f"object {index}: {item}"
-                yield reject_box(split, Reason.UNREADABLE_ANNOTATION, path, stem, detail)
+    objects = []
+    for index, element in enumerate(root.iterchildren("object")):
+        item = _read_object(element)
+        if isinstance(item, SourceObject):
+            objects.append(item)
+        else:
+            detail = f"object {index}: {item}"
+            yield reject_box(split, Reason.UNREADABLE_ANNOTATION, path, stem, detail)
     yield SourceRecord(split, stem, image_path, path, _declared_hw(root), tuple(objects))
 
 
@@ -224,61 +223,28 @@ def _declared_hw(root: Any) -> tuple[int, int] | None:
     return (height, width) if height > 0 and width > 0 else None
 
 
-def _read_plain_objects(root: Any) -> list[SourceObject] | None:
-    """Read all objects at once if each has the same plain fields in the same order; else return None.
-
-    Most files are like that, and this takes a quarter of the time of `_read_object`.
-    """
-    elements = list(root.iter("object", *_PLAIN_FIELDS))
-    tags = [element.tag for element in elements]
-    num_objects = tags.count("object")
-    if num_objects == 0:
-        return []
-    start = tags.index("object")  # <owner> also has a <name>
-    del elements[:start], tags[:start]
-    stride = len(tags) // num_objects
-    fields = tags[:stride]
-    if fields * num_objects != tags or len(set(fields)) != stride or not _NEEDED_FIELDS.issubset(fields):
-        return None
-    # Each field occurs once per object; next, check that all are at the right depth.
-    texts = [element.text for element in elements]
-    parents = [element.getparent() for element in elements]
-    objects, outlines = elements[::stride], elements[fields.index("bndbox") :: stride]
-    for field in fields:
-        wanted = outlines if field in _BOX_FIELDS else [root] * num_objects if field == "object" else objects
-        if parents[fields.index(field) :: stride] != wanted:
-            return None
-    names = [(text or "").strip() for text in texts[fields.index("name") :: stride]]
-    try:
-        sides = [map(float, texts[fields.index(side) :: stride]) for side in _BOX_FIELDS]
-        boxes = list(zip(*sides, strict=True))
-    except (TypeError, ValueError):
-        return None
-    difficult, truncated = (_read_flags(texts, fields, name, num_objects) for name in ("difficult", "truncated"))
-    return list(map(SourceObject, names, boxes, difficult, truncated)) if all(names) else None
-
-
-def _read_flags(texts: list[str | None], fields: list[str], name: str, num_objects: int) -> list[bool]:
-    if name not in fields:
-        return [False] * num_objects
-    return [(text or "").strip() == "1" for text in texts[fields.index(name) :: len(fields)]]
-
-
 def _read_object(element: Any) -> SourceObject | str:
-    """Return the object, or an error text."""
-    name = (element.findtext("name") or "").strip()
+    """Return the object, or an error text. One pass over the children takes a quarter of the time of look-ups."""
+    fields: dict[str, str] = {}
+    sides: dict[str, str] = {}
+    for child in element:
+        if child.tag == "bndbox":
+            for side in child:
+                sides.setdefault(side.tag, side.text or "")
+        else:
+            fields.setdefault(child.tag, child.text or "")
+    name = fields.get("name", "").strip()
     if not name:
         return "<name> is missing or empty"
     box = []
     for key in _BOX_FIELDS:
-        text = element.findtext(f"bndbox/{key}")
         try:
-            box.append(float(text))
-        except (TypeError, ValueError):
-            return f"class {name!r:.60}: <bndbox> needs a number {key}, got {text!r:.60}"
+            box.append(float(sides[key]))
+        except (KeyError, ValueError):
+            return f"class {name!r:.60}: <bndbox> needs a number {key}, got {sides.get(key)!r:.60}"
     return SourceObject(
         class_name=name,
         box_xyxy=(box[0], box[1], box[2], box[3]),
-        difficult=(element.findtext("difficult") or "").strip() == "1",
-        truncated=(element.findtext("truncated") or "").strip() == "1",
+        difficult=fields.get("difficult", "").strip() == "1",
+        truncated=fields.get("truncated", "").strip() == "1",
     )

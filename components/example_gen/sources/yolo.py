@@ -16,23 +16,21 @@ import itertools
 import posixpath
 from collections.abc import Iterable, Iterator
 
-from detloom.components.example_gen.data_folder import DataFolder, SourceError, join_inside
-from detloom.components.example_gen.sources.image_groups import MAX_OBJECTS_PER_IMAGE
+from detloom.components.example_gen.data_folder import DataFolder, join_inside
 from detloom.components.example_gen.sources.json_values import show
 from detloom.components.example_gen.sources.layout import (
     IMAGE_SUFFIXES,
-    count_lines,
     find_split_folders,
     find_split_word,
     first_fields,
     name_splits,
+    read_label_lines,
     read_names,
-    split_lines,
 )
 from detloom.components.example_gen.sources.source_record import (
+    MAX_ANNOTATION_BYTES,
     Chunk,
-    Evidence,
-    ReaderSettings,
+    FormatEvidence,
     SourceClass,
     SourceItem,
     SourceObject,
@@ -43,8 +41,9 @@ from detloom.components.example_gen.sources.source_record import (
     reject_record,
 )
 from detloom.components.example_gen.sources.yolo_data import SPLIT_KEYS, DataFile, find_data_file, read_data_file
-from detloom.schemas.contracts.rejects import Reason
+from detloom.schemas.contracts.rejects import Reason, Reject
 from detloom.schemas.errors import InputError
+from detloom.schemas.run_file.data import IngestSettings
 
 IMAGES_DIRS = ("images", "jpegimages", "imgs", "img")  # in lower case; labels/ is beside them
 DARKNET_NAMES = "obj.names"
@@ -53,7 +52,7 @@ _LONG_LINE = (Reason.UNREADABLE_ANNOTATION, f"the line is longer than the {MAX_L
 _MAX_LISTED = 100_000  # files of one folder that are searched for labels beside their images
 
 
-def detect(folder: DataFolder) -> Evidence | None:
+def detect(folder: DataFolder) -> FormatEvidence | None:
     """Find a data.yaml with names or splits, or a label file whose first line is a class number and at least 4 numbers.
 
     Labels are searched in labels/ and beside their images, at the top and in its folders.
@@ -64,12 +63,12 @@ def detect(folder: DataFolder) -> Evidence | None:
             data = read_data_file(folder)
             splits = {key: key for key, _ in data.locations if key in SPLIT_KEYS and _find_locations(folder, data, key)}
         except InputError:
-            return Evidence(f"{path} exists", {})
+            return FormatEvidence(f"{path} exists", {})
         if data.names or data.locations:
-            return Evidence(f"{path} names classes", splits)
+            return FormatEvidence(f"{path} names classes", splits)
     lists = _find_darknet_lists(folder)
     if lists:
-        return Evidence(f"{DARKNET_NAMES} and {lists[0]} are YOLO's (Darknet)", name_splits(lists))
+        return FormatEvidence(f"{DARKNET_NAMES} and {lists[0]} are YOLO's (Darknet)", name_splits(lists))
     found = _find_labelled(folder)
     if not found:
         return None
@@ -81,10 +80,10 @@ def detect(folder: DataFolder) -> Evidence | None:
         splits = name_splits(places)
     else:
         splits = {}
-    return Evidence(f"{next(iter(found.values()))} is a YOLO label", splits)
+    return FormatEvidence(f"{next(iter(found.values()))} is a YOLO label", splits)
 
 
-def list_chunks(folder: DataFolder, split: str, source: str, settings: ReaderSettings) -> Iterator[Chunk]:
+def list_chunks(folder: DataFolder, split: str, source: str, settings: IngestSettings) -> Iterator[Chunk]:
     """List image paths relative to the data folder."""
     data = read_data_file(folder)
     keys = [key for key, _ in data.locations] if not source else [source]
@@ -101,10 +100,10 @@ def list_chunks(folder: DataFolder, split: str, source: str, settings: ReaderSet
     names = _list_images(folder, split, places)
     named_as = places[0] or "." if len(places) == 1 else data.path
     if_empty = f"{folder.root}/{named_as}: no images for split {split!r}; give a folder with images."
-    yield from cut_into_chunks(split, named_as, names, settings, if_empty)
+    yield from cut_into_chunks(split, named_as, names, if_empty)
 
 
-def read_chunk(folder: DataFolder, chunk: Chunk, settings: ReaderSettings) -> Iterator[SourceItem]:
+def read_chunk(folder: DataFolder, chunk: Chunk, settings: IngestSettings) -> Iterator[SourceItem]:
     """Yield one record per image; its label file is found by replacing the last `images` in the path by `labels`, else
     beside it.
     """
@@ -114,7 +113,7 @@ def read_chunk(folder: DataFolder, chunk: Chunk, settings: ReaderSettings) -> It
     lines = _LineReader(data, settings)
     labels = _LabelFinder(folder)
     inside = filter(None, (join_inside("", path) for path in chunk.names))
-    folder.expect(filter(folder.is_file, map(labels.find, inside)), settings.max_annotation_bytes)
+    folder.expect(filter(folder.is_file, map(labels.find, inside)), MAX_ANNOTATION_BYTES)
     for path in chunk.names:
         image_path = join_inside("", path)
         key = posixpath.splitext(path[len(prefix) :] if path.startswith(prefix) else path)[0]
@@ -123,20 +122,12 @@ def read_chunk(folder: DataFolder, chunk: Chunk, settings: ReaderSettings) -> It
             yield reject_record(chunk.split, Reason.PATH_OUTSIDE, chunk.source, key, detail)
             continue
         label_path = labels.find(image_path)
-        try:
-            text = folder.read_text(label_path, settings.max_annotation_bytes)
-        except SourceError as error:
-            if error.reason is not Reason.MISSING_FILE:
-                yield reject_record(chunk.split, error.reason, label_path, key, error.detail)
-                continue
-            text = ""
-        num_lines = count_lines(text)
-        if num_lines > MAX_OBJECTS_PER_IMAGE:
-            detail = f"more than {MAX_OBJECTS_PER_IMAGE} lines of labels"
-            yield reject_record(chunk.split, Reason.TOO_MANY_BOXES, label_path, key, detail, num_lines)
+        read = read_label_lines(folder, chunk.split, label_path, key)
+        if isinstance(read, Reject) and read.reason is not Reason.MISSING_FILE:
+            yield read
             continue
         objects = []
-        for number, line in enumerate(split_lines(text), 1):
+        for number, line in enumerate([] if isinstance(read, Reject) else read, 1):
             fields = line[:MAX_LINE].split()
             if not fields:
                 continue
@@ -152,11 +143,11 @@ def read_chunk(folder: DataFolder, chunk: Chunk, settings: ReaderSettings) -> It
 class _LineReader:
     """A reader of the fields of one label line."""
 
-    def __init__(self, data: DataFile, settings: ReaderSettings) -> None:
+    def __init__(self, data: DataFile, settings: IngestSettings) -> None:
         self._names = data.names
         self._pose_size = 5 + data.num_keypoints * data.keypoint_size if data.num_keypoints else 0
         self._keypoint_size = data.keypoint_size
-        self._with_keypoints = settings.with_keypoints
+        self._with_keypoints = settings.keypoints
 
     def read(self, fields: list[str]) -> SourceObject | tuple[Reason, str]:
         """Return the object, or the reason for rejecting it."""

@@ -21,6 +21,7 @@ from detloom.components.example_gen.params import ExampleGenParams
 from detloom.components.example_gen.plan import plan
 from detloom.components.example_gen.read_annotations import divide_files, read_annotations
 from detloom.components.example_gen.write_shard import write_shard
+from detloom.schemas.contracts.label_map import LabelMap, write_label_map
 from detloom.schemas.contracts.rejects import Reason, read_rejects
 
 VocObject = tuple[str, float, float, float, float]  # class, xmin, ymin, xmax, ymax in pixels
@@ -111,7 +112,7 @@ def run_ingest() -> Callable[..., dict[str, Any]]:
     """Ingest `folder` into `out`, without Beam by default; `changes` are other parameters than VOC's train and val."""
 
     def run(folder: Path, out: Path, make_pipeline: Callable[[], Any] | None = None, **changes: Any) -> dict[str, Any]:
-        params = ExampleGenParams(**{"data_format": "voc", "splits": {"train": "train", "eval": "val"}, **changes})
+        params = ExampleGenParams(**{"format": "voc", "splits": {"train": "train", "eval": "val"}, **changes})
         folders = IngestFolders(str(out), str(out / "rejects"))
         if make_pipeline:
             return ingest_module.ingest(folder, params, folders, make_pipeline)
@@ -169,7 +170,7 @@ def hostile_ingest() -> Callable[..., HostileOutcome]:
         with mock.patch.object(ingest_module, "_run", run_steps):
             report = ingest_module.ingest(
                 folder,
-                ExampleGenParams(data_format=data_format, **params),
+                ExampleGenParams(format=data_format, **params),
                 IngestFolders(str(out), str(out / "rejects")),
                 dict,
             )
@@ -184,3 +185,24 @@ def hostile_ingest() -> Callable[..., HostileOutcome]:
         return HostileOutcome(report, found)
 
     return run
+
+
+@pytest.fixture
+def examples(tmp_path: Path) -> Callable[..., Path]:
+    """Return a function that writes a folder of examples: one shard for each split, and the classes 3 and 7."""
+
+    import tensorflow as tf
+
+    def make(gzip: bool = False, **records_by_split: list[bytes]) -> Path:
+        folder = tmp_path / "examples"
+        for split, records in records_by_split.items():
+            target = folder / f"Split-{split}"
+            target.mkdir(parents=True)
+            name = "data_tfrecord-00000-of-00001" + (".gz" if gzip else "")
+            with tf.io.TFRecordWriter(str(target / name), "GZIP" if gzip else "") as writer:
+                for record in records:
+                    writer.write(record)
+        write_label_map(folder / "label_map.pbtxt", LabelMap(((3, "cat"), (7, "dog: big"))))
+        return folder
+
+    return make

@@ -9,7 +9,7 @@ from detloom.components.example_gen.params import ExampleGenParams
 
 def test_ingestion_between_addresses_writes_the_same_bytes_as_a_local_one(ram_folder, copy_folder, make_voc, tmp_path):
     folder = make_voc({"train": [f"a{number}" for number in range(8)], "eval": ["b1", "b2"]})
-    params = ExampleGenParams(data_format="voc", splits={"train": "train", "eval": "eval"})
+    params = ExampleGenParams(format="voc", splits={"train": "train", "eval": "eval"})
 
     def make_pipeline():
         return beam.Pipeline(runner="DirectRunner")

@@ -111,7 +111,7 @@ def test_images_do_not_lose_their_labels_when_the_storage_refuses_them(upload, r
     address = upload(tmp_path / "yolo")
     refuse(bucket, "labels")
     with pytest.raises((OSError, InputError), match="no access"):
-        run_ingest(address, tmp_path / "out", data_format="yolo", splits={"train": "train"}, max_reject_fraction=0.9)
+        run_ingest(address, tmp_path / "out", format="yolo", splits={"train": "train"}, max_reject_fraction=0.9)
 
 
 def test_names_that_no_object_can_have_are_rejects(upload, bucket, tmp_path):
@@ -153,7 +153,7 @@ def write_yolo(folder):
 
 def test_images_without_labels_cost_no_request(upload, run_ingest, bucket, tmp_path):
     write_yolo(tmp_path / "yolo")
-    settings = {"data_format": "yolo", "splits": {"train": "train"}}
+    settings = {"format": "yolo", "splits": {"train": "train"}}
     run_ingest(tmp_path / "yolo", tmp_path / "local", **settings)
     run_ingest(upload(tmp_path / "yolo"), tmp_path / "remote", **settings)
     paths = [each for each in downloads_from(bucket) if "/train/" in each]
@@ -167,7 +167,7 @@ def test_a_record_of_a_file_is_one_request(make_example, write_records, upload, 
     records = [make_example([(0.1, 0.1, 0.5, 0.5)], name=f"image {number}") for number in range(20)]
     write_records(folder / "train.tfrecord", records)
     (folder / "label_map.pbtxt").write_text("item { id: 1 name: 'cat' }")
-    settings = {"data_format": "tfrecord", "splits": {"train": "train.tfrecord"}}
+    settings = {"format": "tfrecord", "splits": {"train": "train.tfrecord"}}
     run_ingest(folder, tmp_path / "local", **settings)
     run_ingest(upload(folder), tmp_path / "remote", **settings)
     downloads = [each for each in downloads_from(bucket) if "train.tfrecord" in each]

@@ -52,7 +52,7 @@ def build(
     record, image=None, *, file_name="images/img_7.jpg", features=None, num_objects=0, is_upright=False, **params
 ):
     source = SourceImage(encode_image() if image is None else image, file_name, features or {}, num_objects, is_upright)
-    settings = ExampleGenParams(**{"data_format": "coco", "max_pixels": 10_000, **params})
+    settings = ExampleGenParams(**{"format": "coco", "max_pixels": 10_000, **params})
     return build_example(record, source, class_ids=CLASS_IDS, params=settings)
 
 
@@ -226,13 +226,13 @@ def test_per_object_features_that_cannot_be_aligned_are_dropped_and_counted():
 def test_too_many_mask_pixels_reject_the_record(monkeypatch):
     monkeypatch.setattr("detloom.components.example_gen.build_example.MAX_MASK_PIXELS", 6_399)  # 2 * 80 * 40 - 1
     record = make_record(*[SourceObject("cat", (8, 10, 40, 30), mask=[[8, 10, 40, 10, 40, 30]])] * 2)
-    assert build(record, with_masks=True).reason is Reason.RECORD_TOO_LARGE
+    assert build(record, masks=True).reason is Reason.RECORD_TOO_LARGE
 
 
 def test_masks_and_keypoints_are_written_on_request():
     square = [[8, 10, 40, 10, 40, 30, 8, 30]]
     item = SourceObject("cat", (8, 10, 40, 30), mask=square, keypoints=((8.0, 10.0, 2), (40.0, 20.0, 1)))
-    feature = parse(build(make_record(item), with_masks=True, with_keypoints=True))
+    feature = parse(build(make_record(item), masks=True, keypoints=True))
     mask = np.asarray(Image.open(io.BytesIO(feature[keys.MASK].bytes_list.value[0])))
     assert (mask.shape, int(mask.sum())) == ((40, 80), 640)  # 32 * 20
     assert list(feature[keys.KEYPOINT_X].float_list.value) == pytest.approx([0.1, 0.5])
@@ -242,7 +242,7 @@ def test_masks_and_keypoints_are_written_on_request():
 
 
 def test_a_box_without_a_mask_is_rejected_if_masks_are_requested():
-    built = build(make_record(SourceObject("cat", (8, 10, 40, 30))), with_masks=True)
+    built = build(make_record(SourceObject("cat", (8, 10, 40, 30))), masks=True)
     assert [reject.reason for reject in built.rejects] == [Reason.UNREADABLE_MASK]
 
 

@@ -7,7 +7,7 @@ from detloom.components.example_gen.check_sample import check_sample, check_samp
 from detloom.components.example_gen.params import ExampleGenParams
 from detloom.schemas.errors import InputError
 
-VOC = ExampleGenParams(data_format="voc", splits={"train": "a", "eval": "b"})
+VOC = ExampleGenParams(format="voc", splits={"train": "a", "eval": "b"})
 
 
 def test_a_good_data_set_has_no_refusals(make_voc):
@@ -53,10 +53,10 @@ def test_the_folder_with_the_highest_span_is_read(make_voc):
 
 def test_what_would_stop_the_ingestion_becomes_the_error(make_voc):
     folder = make_voc({"a": ["c1"], "b": ["d1"]})
-    params = ExampleGenParams(data_format="voc", splits={"train": "a", "eval": "none"})
+    params = ExampleGenParams(format="voc", splits={"train": "a", "eval": "none"})
     report = json.loads(check_sample_as_json(str(folder), json.dumps(params.to_properties()), "48"))
     assert "none" in report["error"]
-    params = ExampleGenParams(data_format="voc", splits={"train": "a", "eval": "b"}, class_names=("dog",))
+    params = ExampleGenParams(format="voc", splits={"train": "a", "eval": "b"}, classes=("dog",))
     report = json.loads(check_sample_as_json(str(folder), json.dumps(params.to_properties()), "48"))
     assert "has class 'cat', allowed: ['dog']" in report["error"]
 

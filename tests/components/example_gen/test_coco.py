@@ -5,14 +5,21 @@ import math
 import tracemalloc
 
 import pytest
+from labelled_data import classes, detect, read_items, records, rejects
 
 from detloom.components.example_gen.data_folder import DataFolder
 from detloom.components.example_gen.sources import coco
-from detloom.components.example_gen.sources.source_record import ReaderSettings, SourceClass, SourceRecord
-from detloom.schemas.contracts.rejects import Reason, Reject
+from detloom.components.example_gen.sources.formats import read_chunk
+from detloom.components.example_gen.sources.source_record import SourceClass
+from detloom.schemas.contracts.rejects import Reason
 from detloom.schemas.errors import InputError
+from detloom.schemas.run_file.data import IngestSettings
 
 CATEGORIES = ({"id": 3, "name": "cat"}, {"id": 7, "name": "dog"})
+
+
+def read(folder, source="train.json", **settings):
+    return read_items("coco", folder, source, **settings)
 
 
 def write(folder, images, annotations=(), categories=CATEGORIES, name="train.json"):
@@ -22,35 +29,24 @@ def write(folder, images, annotations=(), categories=CATEGORIES, name="train.jso
     return folder
 
 
-def read_items(folder, source="train.json", **settings):
-    reader_settings = ReaderSettings(**settings)
-    data_folder = DataFolder(str(folder))
-    chunks = list(coco.list_chunks(data_folder, "train", source, reader_settings))
-    return [item for chunk in chunks for item in coco.read_chunk(data_folder, chunk, reader_settings)]
-
-
-def only(kind, items):
-    return [item for item in items if isinstance(item, kind)]
-
-
 def read_objects(folder, annotation, **settings):
     write(folder, [{"id": 1, "file_name": "a.jpg"}], [{"image_id": 1, "category_id": 3, **annotation}])
-    items = read_items(folder, **settings)
-    (record,) = only(SourceRecord, items)
-    return record.objects, only(Reject, items)
+    items = read(folder, **settings)
+    (record,) = records(items)
+    return record.objects, rejects(items)
 
 
 def test_boxes_become_corners_and_keep_area_and_crowd(make_coco):
     annotation = {"image_id": 5, "category_id": 7, "bbox": [10, 4, 20, 8], "area": 99.5, "iscrowd": 1}
     folder = make_coco({"train.json": ([{"id": 5, "file_name": "a.jpg", "height": 40, "width": 60}], [annotation])})
-    items = read_items(folder)
-    (record,) = only(SourceRecord, items)
+    items = read(folder)
+    (record,) = records(items)
     (item,) = record.objects
     assert (record.record_key, record.image_path, record.declared_hw) == ("5", "images/a.jpg", (40, 60))
     # 10 + 20 = 30, 4 + 8 = 12
     assert (item.class_name, item.box_xyxy, item.area_px, item.is_crowd) == ("dog", (10, 4, 30, 12), 99.5, True)
-    assert only(SourceClass, items) == [SourceClass("cat", 3), SourceClass("dog", 7)]
-    assert only(Reject, items) == []
+    assert classes(items) == [SourceClass("cat", 3), SourceClass("dog", 7)]
+    assert rejects(items) == []
 
 
 def test_the_order_of_the_lists_does_not_matter(tmp_path):
@@ -60,9 +56,9 @@ def test_the_order_of_the_lists_does_not_matter(tmp_path):
     found = []
     for order in (["images", "annotations", "categories"], ["annotations", "categories", "images"]):
         (tmp_path / "train.json").write_text(json.dumps({key: lists[key] for key in order}))
-        found.append(read_items(tmp_path))
+        found.append(read(tmp_path))
     assert found[0] == found[1]
-    assert [len(record.objects) for record in only(SourceRecord, found[0])] == [1, 0]
+    assert [len(record.objects) for record in records(found[0])] == [1, 0]
 
 
 def test_numbers_that_are_not_finite_pass_through(tmp_path):
@@ -73,8 +69,8 @@ def test_numbers_that_are_not_finite_pass_through(tmp_path):
 
 def test_without_an_images_folder_file_names_are_relative_to_the_data_folder(tmp_path):
     write(tmp_path, [{"id": 1, "file_name": "train2017/a.jpg"}])
-    assert only(SourceRecord, read_items(tmp_path))[0].image_path == "train2017/a.jpg"
-    (record,) = only(SourceRecord, read_items(tmp_path, images_dir="photos"))
+    assert records(read(tmp_path))[0].image_path == "train2017/a.jpg"
+    (record,) = records(read(tmp_path, images_dir="photos"))
     assert record.image_path == "photos/train2017/a.jpg"
 
 
@@ -95,13 +91,13 @@ def test_images_are_found_in_the_usual_folders(tmp_path, source, image, expected
     write(tmp_path, [{"id": 1, "file_name": "a.jpg"}], name=source)
     (tmp_path / image).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / image).write_bytes(b"image")
-    assert only(SourceRecord, read_items(tmp_path, source))[0].image_path == expected
+    assert records(read(tmp_path, source))[0].image_path == expected
 
 
 def test_masks_and_keypoints_are_kept_on_request(tmp_path):
     polygons = [[1, 1, 5, 1, 5, 5.5]]
     annotation = {"bbox": [1, 1, 4, 4], "segmentation": polygons, "keypoints": [1, 2, 2, 0, 0, 0]}
-    (item,), rejects = read_objects(tmp_path, annotation, with_masks=True, with_keypoints=True)
+    (item,), rejects = read_objects(tmp_path, annotation, masks=True, keypoints=True)
     assert (item.mask, item.keypoints) == (polygons, ((1.0, 2.0, 2), (0.0, 0.0, 0)))
     assert rejects == []
     (item,), _ = read_objects(tmp_path, annotation)
@@ -111,13 +107,13 @@ def test_masks_and_keypoints_are_kept_on_request(tmp_path):
 @pytest.mark.parametrize("counts", ["04", [0, 4]])
 def test_run_length_masks_are_unchanged(tmp_path, counts):
     runs = {"size": [2, 2], "counts": counts}
-    (item,), _ = read_objects(tmp_path, {"bbox": [1, 1, 4, 4], "segmentation": runs}, with_masks=True)
+    (item,), _ = read_objects(tmp_path, {"bbox": [1, 1, 4, 4], "segmentation": runs}, masks=True)
     assert item.mask == runs
 
 
 @pytest.mark.parametrize("keypoints", [[1, 2], [1, 2, 3], "text", [1, None, 2], {}])
 def test_invalid_keypoints_reject_the_box(tmp_path, keypoints):
-    objects, (reject,) = read_objects(tmp_path, {"bbox": [1, 1, 4, 4], "keypoints": keypoints}, with_keypoints=True)
+    objects, (reject,) = read_objects(tmp_path, {"bbox": [1, 1, 4, 4], "keypoints": keypoints}, keypoints=True)
     assert objects == ()
     assert (reject.reason, reject.scope) == (Reason.UNREADABLE_KEYPOINTS, "box")
 
@@ -126,41 +122,41 @@ def test_an_unused_category_0_with_the_name_of_a_class_is_dropped(tmp_path):
     """Roboflow writes such a category for a project named after its class."""
     categories = [{"id": 0, "name": "pothole"}, {"id": 1, "name": "pothole"}]
     images, box = [{"id": 1, "file_name": "a.jpg"}], {"image_id": 1, "bbox": [1, 2, 3, 4]}
-    items = read_items(write(tmp_path, images, [{**box, "category_id": 1}], categories))
-    assert only(SourceClass, items) == [SourceClass("pothole", 1)]
-    assert [item.class_name for item in only(SourceRecord, items)[0].objects] == ["pothole"]
+    items = read(write(tmp_path, images, [{**box, "category_id": 1}], categories))
+    assert classes(items) == [SourceClass("pothole", 1)]
+    assert [item.class_name for item in records(items)[0].objects] == ["pothole"]
     write(tmp_path, images, [{**box, "category_id": 1}, {**box, "category_id": 0}], categories)
     with pytest.raises(InputError, match=r"'pothole'.*ids 0 and 1"):
-        read_items(tmp_path)
+        read(tmp_path)
 
 
 def test_backslashes_in_file_names_become_slashes(tmp_path):
     (tmp_path / "images").mkdir()
     (tmp_path / "images" / "i0.jpg").write_bytes(b"image")
     write(tmp_path, [{"id": 1, "file_name": "images\\i0.jpg"}, {"id": 2, "file_name": "..\\..\\x.jpg"}])
-    items = read_items(tmp_path)
-    assert [record.image_path for record in only(SourceRecord, items)] == ["images/i0.jpg"]
-    assert [reject.reason for reject in only(Reject, items)] == [Reason.PATH_OUTSIDE]
+    items = read(tmp_path)
+    assert [record.image_path for record in records(items)] == ["images/i0.jpg"]
+    assert [reject.reason for reject in rejects(items)] == [Reason.PATH_OUTSIDE]
 
 
 def test_a_size_may_be_a_float_with_a_whole_value(tmp_path):
     write(tmp_path, [{"id": 1, "file_name": "a.jpg", "height": 40.0, "width": 64.0}])
-    assert only(SourceRecord, read_items(tmp_path))[0].declared_hw == (40, 64)
+    assert records(read(tmp_path))[0].declared_hw == (40, 64)
 
 
 def test_annotations_without_an_image_are_listed_up_to_a_limit(tmp_path, monkeypatch):
     monkeypatch.setattr(coco, "_MAX_STRAYS", 3)
     strays = [1, 1, {"image_id": 9}, {"image_id": 9}, 1, {"image_id": 9}]
-    rejects = only(Reject, read_items(write(tmp_path, [{"id": 1, "file_name": "a.jpg"}], strays)))
+    found = rejects(read(write(tmp_path, [{"id": 1, "file_name": "a.jpg"}], strays)))
     # 1, 1, 1 while the file is read; then the three of image 9
-    assert [(reject.scope, reject.num_boxes) for reject in rejects] == [("box", 1)] * 3 + [("box", 3)]
-    assert rejects[-1].detail.startswith("3 more annotations")
+    assert [(reject.scope, reject.num_boxes) for reject in found] == [("box", 1)] * 3 + [("box", 3)]
+    assert found[-1].detail.startswith("3 more annotations")
 
 
 def test_broken_json_names_file_and_line(tmp_path):
     (tmp_path / "train.json").write_text('{"images": [],\n "annotations": [oops]}')
     with pytest.raises(InputError, match=r"train\.json:2: .*JSON"):
-        read_items(tmp_path)
+        read(tmp_path)
 
 
 def with_categories(text):
@@ -193,12 +189,12 @@ def with_categories(text):
 def test_a_file_with_the_wrong_structure_is_an_error_with_its_name(tmp_path, text, message):
     (tmp_path / "train.json").write_text(text, encoding="latin-1")
     with pytest.raises(InputError, match=rf"train\.json.*{message}"):
-        read_items(tmp_path)
+        read(tmp_path)
 
 
 def test_a_missing_file_is_an_error_with_its_name_and_split(tmp_path):
     with pytest.raises(InputError, match=r"train\.json.*split 'train'.*missing"):
-        read_items(tmp_path)
+        read(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -207,6 +203,7 @@ def test_a_missing_file_is_an_error_with_its_name_and_split(tmp_path):
         ("text", Reason.UNREADABLE_ANNOTATION),
         ({"id": 1, "file_name": 7}, Reason.UNREADABLE_ANNOTATION),
         ({"id": None, "file_name": "a.jpg"}, Reason.UNREADABLE_ANNOTATION),
+        ({"id": False, "file_name": "a.jpg"}, Reason.UNREADABLE_ANNOTATION),
         ({"id": 1.5, "file_name": "a.jpg"}, Reason.UNREADABLE_ANNOTATION),
         ({"id": 1, "file_name": "a.jpg", "height": "40"}, Reason.UNREADABLE_ANNOTATION),
         ({"id": 1, "file_name": "a.jpg", "width": -1}, Reason.UNREADABLE_ANNOTATION),
@@ -217,6 +214,7 @@ def test_a_missing_file_is_an_error_with_its_name_and_split(tmp_path):
         ({"id": "x" * 4097, "file_name": "a.jpg"}, Reason.UNREADABLE_ANNOTATION),
         ({"id": 1, "file_name": "a.jpg", "width": 64.5}, Reason.UNREADABLE_ANNOTATION),
         ({"id": 1, "file_name": "a.jpg", "width": math.inf}, Reason.UNREADABLE_ANNOTATION),
+        ({"id": 1, "file_name": "a.jpg", "width": math.nan}, Reason.UNREADABLE_ANNOTATION),
         ({"id": 1, "file_name": "../a.jpg"}, Reason.PATH_OUTSIDE),
         ({"id": 1, "file_name": "/a.jpg"}, Reason.PATH_OUTSIDE),
     ],
@@ -224,7 +222,7 @@ def test_a_missing_file_is_an_error_with_its_name_and_split(tmp_path):
 def test_an_invalid_image_entry_quarantines_its_record(tmp_path, image, reason):
     annotation = {"image_id": 1, "category_id": 3, "bbox": [1, 2, 3, 4]}
     write(tmp_path, [image], [annotation] if isinstance(image, dict) and image["id"] == 1 else [])
-    (reject,) = only(Reject, read_items(tmp_path))
+    (reject,) = rejects(read(tmp_path))
     assert (reject.reason, reject.scope, reject.file) == (reason, "record", "train.json")
     assert reject.num_boxes == (reject.record_key == "1")
 
@@ -232,14 +230,14 @@ def test_an_invalid_image_entry_quarantines_its_record(tmp_path, image, reason):
 def test_images_with_the_same_id_are_all_rejected(tmp_path):
     images = [{"id": 1, "file_name": "a.jpg"}, {"id": 2, "file_name": "b.jpg"}, {"id": 1, "file_name": "c.jpg"}]
     annotations = [{"image_id": 1, "category_id": 3, "bbox": [1, 2, 3, 4]}] * 2
-    items = read_items(write(tmp_path, images, annotations))
-    assert [record.record_key for record in only(SourceRecord, items)] == ["2"]
-    rejects = only(Reject, items)
-    assert [(reject.reason, reject.record_key, reject.num_boxes) for reject in rejects] == [
+    items = read(write(tmp_path, images, annotations))
+    assert [record.record_key for record in records(items)] == ["2"]
+    found = rejects(items)
+    assert [(reject.reason, reject.record_key, reject.num_boxes) for reject in found] == [
         (Reason.DUPLICATE_ID, "1", 2),
         (Reason.DUPLICATE_ID, "1", 0),
     ]
-    assert [reject.detail.split(":")[0] for reject in rejects] == ["images[0]", "images[2]"]
+    assert [reject.detail.split(":")[0] for reject in found] == ["images[0]", "images[2]"]
 
 
 @pytest.mark.parametrize(
@@ -252,6 +250,8 @@ def test_images_with_the_same_id_are_all_rejected(tmp_path):
         ({"image_id": 1, "bbox": [1, 2, 3, 4]}, Reason.UNKNOWN_CLASS),
         ({"image_id": 1, "category_id": 3, "bbox": [1, 2, 3]}, Reason.UNREADABLE_ANNOTATION),
         ({"image_id": 1, "category_id": 3, "bbox": [1, 2, 3, "4"]}, Reason.UNREADABLE_ANNOTATION),
+        ({"image_id": 1, "category_id": 3, "bbox": "1234"}, Reason.UNREADABLE_ANNOTATION),
+        ({"image_id": 1, "category_id": 3, "bbox": [True, 1, 2, 3]}, Reason.UNREADABLE_ANNOTATION),
         ({"image_id": 1, "category_id": 3}, Reason.UNREADABLE_ANNOTATION),
         ({"image_id": 1, "category_id": 3, "bbox": [1, 2, 3, 4], "iscrowd": "yes"}, Reason.UNREADABLE_ANNOTATION),
         ({"image_id": 1, "category_id": 3, "bbox": [1, 2, 3, 4], "iscrowd": 2}, Reason.UNREADABLE_ANNOTATION),
@@ -262,11 +262,11 @@ def test_images_with_the_same_id_are_all_rejected(tmp_path):
     ],
 )
 def test_an_invalid_annotation_is_rejected_as_a_box(tmp_path, annotation, reason):
-    items = read_items(write(tmp_path, [{"id": 1, "file_name": "a.jpg"}], [annotation]))
-    (reject,) = only(Reject, items)
+    items = read(write(tmp_path, [{"id": 1, "file_name": "a.jpg"}], [annotation]))
+    (reject,) = rejects(items)
     assert (reject.reason, reject.scope, reject.num_boxes) == (reason, "box", 1)
     assert "annotations[0]" in reject.detail
-    assert len(only(SourceRecord, items)) == 1
+    assert len(records(items)) == 1
 
 
 def test_an_unknown_category_is_named_in_the_reject(tmp_path):
@@ -278,20 +278,21 @@ def test_an_image_with_a_repeated_key_is_rejected(tmp_path):
     write(tmp_path, [{"id": 1, "file_name": "a.jpg"}])
     text = (tmp_path / "train.json").read_text()
     (tmp_path / "train.json").write_text(text.replace('"id": 1, ', '"id": 1, "file_name": "b.jpg", '))
-    (reject,) = only(Reject, read_items(tmp_path))
+    (reject,) = rejects(read(tmp_path))
     assert (reject.reason, reject.detail) == (
         Reason.UNREADABLE_ANNOTATION,
         "images[0]: it contains the key 'file_name' twice",
     )
 
 
-def test_only_the_oversized_entries_are_rejected(tmp_path):
+def test_only_the_oversized_entries_are_rejected(tmp_path, monkeypatch):
+    monkeypatch.setattr(coco, "MAX_ANNOTATION_BYTES", 1000)
     images = [{"id": 1, "file_name": "a.jpg"}, {"id": 2, "file_name": "b" * 3000}]
     annotations = [{"image_id": 1, "category_id": 3, "bbox": [1, 2, 3, 4]}, {"image_id": 1, "text": "x" * 3000}]
-    items = read_items(write(tmp_path, images, annotations), max_annotation_bytes=1000)
-    (record,) = only(SourceRecord, items)
+    items = read(write(tmp_path, images, annotations))
+    (record,) = records(items)
     assert (record.record_key, len(record.objects)) == ("1", 1)
-    assert sorted((reject.scope, reject.record_key) for reject in only(Reject, items)) == [
+    assert sorted((reject.scope, reject.record_key) for reject in rejects(items)) == [
         ("box", ""),
         ("record", "#1"),
     ]
@@ -300,7 +301,7 @@ def test_only_the_oversized_entries_are_rejected(tmp_path):
 def test_an_image_with_too_many_objects_is_rejected(tmp_path, monkeypatch):
     monkeypatch.setattr(coco, "MAX_OBJECTS_PER_IMAGE", 3)
     annotations = [{"image_id": 1, "category_id": 3, "bbox": [1, 2, 3, 4]}] * 5
-    (reject,) = only(Reject, read_items(write(tmp_path, [{"id": 1, "file_name": "a.jpg"}], annotations)))
+    (reject,) = rejects(read(write(tmp_path, [{"id": 1, "file_name": "a.jpg"}], annotations)))
     assert (reject.reason, reject.scope, reject.num_boxes) == (Reason.TOO_MANY_BOXES, "record", 5)
 
 
@@ -321,9 +322,9 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
         write(tmp_path, images, annotations)
         del images, annotations
         tracemalloc.start()
-        folder, settings = DataFolder(str(tmp_path)), ReaderSettings()
+        folder, settings = DataFolder(str(tmp_path)), IngestSettings()
         (chunk,) = coco.list_chunks(folder, "train", "train.json", settings)
-        assert sum(1 for _ in coco.read_chunk(folder, chunk, settings)) == num_images + 2
+        assert sum(1 for _ in read_chunk("coco", folder, chunk, settings)) == num_images + 2
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     # a window of text and a batch of rows, not the file of 4 MB
@@ -333,8 +334,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
 def test_official_files_are_detected_with_their_splits_and_without_captions(tmp_path):
     for name in ("instances_train2017", "instances_val2017", "person_keypoints_val2017", "captions_val2017"):
         write(tmp_path, [], name=f"annotations/{name}.json")
-    evidence = coco.detect(DataFolder(str(tmp_path)))
-    assert evidence is not None
+    evidence = detect("coco", tmp_path)
     assert evidence.splits == {
         "train": "annotations/instances_train2017.json",
         "val": "annotations/instances_val2017.json",
@@ -344,8 +344,7 @@ def test_official_files_are_detected_with_their_splits_and_without_captions(tmp_
 def test_roboflow_folders_are_detected_with_their_splits(tmp_path):
     for part in ("train", "valid", "test"):
         write(tmp_path, [], name=f"{part}/_annotations.coco.json")
-    evidence = coco.detect(DataFolder(str(tmp_path)))
-    assert evidence is not None
+    evidence = detect("coco", tmp_path)
     assert evidence.splits == {
         "test": "test/_annotations.coco.json",
         "train": "train/_annotations.coco.json",
@@ -355,11 +354,10 @@ def test_roboflow_folders_are_detected_with_their_splits(tmp_path):
 
 def test_a_single_file_without_a_split_name_is_not_a_split(tmp_path):
     write(tmp_path, [{"id": 1, "file_name": "a.jpg"}], name="labels.json")
-    evidence = coco.detect(DataFolder(str(tmp_path)))
-    assert evidence is not None
+    evidence = detect("coco", tmp_path)
     assert "labels.json" in evidence.sentence
     assert evidence.splits == {}
-    assert len(only(SourceRecord, read_items(tmp_path, ""))) == 1
+    assert len(records(read(tmp_path, ""))) == 1
 
 
 @pytest.mark.parametrize(
@@ -375,11 +373,10 @@ def test_a_single_file_without_a_split_name_is_not_a_split(tmp_path):
 def test_files_without_boxes_are_not_detected(tmp_path, name, data):
     (tmp_path / name).write_text(json.dumps(data))
     write(tmp_path, [], name="labels.json")
-    evidence = coco.detect(DataFolder(str(tmp_path)))
-    assert evidence is not None
+    evidence = detect("coco", tmp_path)
     assert evidence.sentence == "COCO annotations in labels.json"
     (tmp_path / "labels.json").unlink()
-    assert coco.detect(DataFolder(str(tmp_path))) is None
+    assert detect("coco", tmp_path) is None
 
 
 @pytest.mark.parametrize(
@@ -393,7 +390,7 @@ def test_files_without_boxes_are_not_detected(tmp_path, name, data):
 def test_a_source_file_without_boxes_is_an_error(tmp_path, data, message):
     (tmp_path / "panoptic_val2017.json").write_text(json.dumps({"categories": [], **data}))
     with pytest.raises(InputError, match=rf"panoptic_val2017\.json: .*{message}"):
-        read_items(tmp_path, "panoptic_val2017.json")
+        read(tmp_path, "panoptic_val2017.json")
 
 
 def test_a_file_that_starts_with_many_categories_is_detected(tmp_path):
@@ -402,10 +399,10 @@ def test_a_file_that_starts_with_many_categories_is_detected(tmp_path):
     images = [{"id": 1, "file_name": "a.jpg"}]
     data = {"categories": categories, "images": images, "annotations": [annotation] * 2000}
     (tmp_path / "train.json").write_text(json.dumps(data))
-    assert coco.detect(DataFolder(str(tmp_path))) is not None
+    assert detect("coco", tmp_path) is not None
 
 
 @pytest.mark.parametrize("text", ['{"shapes": [], "imagePath": "a.jpg"}', "[]", "", '{"name": "package"}', "\0\0"])
 def test_other_json_is_not_detected_as_coco(tmp_path, text):
     (tmp_path / "a.json").write_text(text)
-    assert coco.detect(DataFolder(str(tmp_path))) is None
+    assert detect("coco", tmp_path) is None

@@ -5,10 +5,10 @@ import re
 
 import numpy as np
 import pytest
+from labelled_data import classes, detect, read_items, records
 
-from detloom.components.example_gen.data_folder import DataFolder
 from detloom.components.example_gen.sources import cvat
-from detloom.components.example_gen.sources.source_record import ReaderSettings, SourceClass, SourceRecord
+from detloom.components.example_gen.sources.source_record import SourceClass
 from detloom.schemas.contracts.rejects import Reason, Reject
 from detloom.schemas.errors import InputError
 
@@ -19,24 +19,17 @@ META = """<version>1.1</version><meta><task><labels>
 </labels></task></meta>"""
 
 
+def read(folder, source="", **settings):
+    return read_items("cvat", folder, source, **settings)
+
+
 def image(shapes="", name="a.jpg", subset="", size='width="60" height="40"'):
     return f'<image id="0" name="{name}" subset="{subset}" {size}>{shapes}</image>'
 
 
 def write(folder, *parts, name="annotations.xml"):
     (folder / name).write_text(f"<?xml version='1.0' encoding='utf-8'?>\n<annotations>{''.join(parts)}</annotations>")
-    return DataFolder(str(folder))
-
-
-def read(folder, source="", **settings):
-    """Return all items of a source."""
-    reader_settings = ReaderSettings(**settings)
-    chunks = list(cvat.list_chunks(folder, "train", source, reader_settings))
-    return [item for chunk in chunks for item in cvat.read_chunk(folder, chunk, reader_settings)]
-
-
-def records(items):
-    return [item for item in items if isinstance(item, SourceRecord)]
+    return folder
 
 
 def read_shape(tmp_path, shape, **settings):
@@ -55,7 +48,7 @@ def test_box_coordinates_are_unchanged_pixels(tmp_path):
 
 def test_declared_labels_with_boxes_are_classes(tmp_path):
     items = read(write(tmp_path, META, image(BOX)))
-    assert [item for item in items if isinstance(item, SourceClass)] == [SourceClass("dog"), SourceClass("cat")]
+    assert classes(items) == [SourceClass("dog"), SourceClass("cat")]
 
 
 def test_attributes_with_known_names_are_flags(tmp_path):
@@ -103,7 +96,7 @@ def test_other_shapes_become_their_bounding_box(tmp_path, shape, expected):
 def test_a_polygon_is_a_mask_if_masks_are_requested(tmp_path):
     polygon = '<polygon label="cat" points="1.5,9;5,2;3,4"/>'
     assert read_shape(tmp_path, polygon).mask is None
-    assert read_shape(tmp_path, polygon, with_masks=True).mask == [[1.5, 9, 5, 2, 3, 4]]
+    assert read_shape(tmp_path, polygon, masks=True).mask == [[1.5, 9, 5, 2, 3, 4]]
 
 
 def test_a_mask_runs_down_the_columns_of_the_image(tmp_path):
@@ -112,7 +105,7 @@ def test_a_mask_runs_down_the_columns_of_the_image(tmp_path):
     #                                                                  x .
     mask = '<mask label="cat" rle="1, 2, 1, 1, 1" left="1" top="0" width="2" height="3"/>'
     folder = write(tmp_path, image(mask, size='width="4" height="3"'))
-    (record,) = read(folder, with_masks=True)
+    (record,) = read(folder, masks=True)
     # column 0 is empty: 3 + 1 zeros, then 2 ones in column 1 and the adjacent 1 in column 2, then 2 + 3 zeros
     assert record.objects[0].mask == {"size": [3, 4], "counts": [4, 3, 5]}
     assert read(folder)[0].objects[0].mask is None
@@ -125,7 +118,7 @@ def test_a_converted_mask_has_the_same_pixels(tmp_path):
     borders = np.flatnonzero(np.diff(np.concatenate([[False], pixels.ravel()]))).tolist()
     runs = np.diff([0, *borders, pixels.size]).tolist()
     mask = f'<mask label="cat" rle="{", ".join(map(str, runs))}" left="2" top="1" width="7" height="5"/>'
-    (record,) = read(write(tmp_path, image(mask, size='width="12" height="6"')), with_masks=True)
+    (record,) = read(write(tmp_path, image(mask, size='width="12" height="6"')), masks=True)
     rle = record.objects[0].mask
     decoded = coco_masks.decode(coco_masks.frPyObjects(rle, *rle["size"]))
     expected = np.zeros((6, 12), np.uint8)
@@ -148,7 +141,7 @@ def test_a_converted_mask_has_the_same_pixels(tmp_path):
     ],
 )
 def test_an_invalid_mask_is_rejected_if_masks_are_requested(tmp_path, mask, size):
-    reject, record = read(write(tmp_path, image(f'<mask label="cat" {mask}/>', size=size)), with_masks=True)
+    reject, record = read(write(tmp_path, image(f'<mask label="cat" {mask}/>', size=size)), masks=True)
     assert (reject.reason, reject.scope) == (Reason.UNREADABLE_MASK, "box")
     assert record.objects == ()
 
@@ -247,10 +240,11 @@ def test_images_are_found_in_images_or_in_a_folder_per_subset(tmp_path):
         ("<annotations><image>" + "<box/>" * 400_000, "1000000 bytes"),
     ],
 )
-def test_a_damaged_file_is_an_error_with_its_name(tmp_path, text, message):
+def test_a_damaged_file_is_an_error_with_its_name(tmp_path, text, message, monkeypatch):
+    monkeypatch.setattr(cvat, "MAX_ANNOTATION_BYTES", 1_000_000)
     (tmp_path / "annotations.xml").write_text(text)
     with pytest.raises(InputError, match=rf"annotations\.xml: .*{message}"):
-        read(DataFolder(str(tmp_path)), "annotations.xml", max_annotation_bytes=1_000_000)
+        read(tmp_path, "annotations.xml")
 
 
 @pytest.mark.parametrize(
@@ -263,7 +257,7 @@ def test_a_damaged_file_is_an_error_with_its_name(tmp_path, text, message):
 )
 def test_a_missing_source_is_an_error(tmp_path, source, message):
     with pytest.raises(InputError, match=message):
-        read(DataFolder(str(tmp_path)), source)
+        read(tmp_path, source)
 
 
 def test_a_missing_subset_is_an_error(tmp_path):
@@ -272,29 +266,29 @@ def test_a_missing_subset_is_an_error(tmp_path):
 
 
 def test_subsets_are_detected_as_splits(tmp_path):
-    evidence = cvat.detect(write(tmp_path, META, image(subset="Train"), image(subset="Validation")))
+    evidence = detect("cvat", write(tmp_path, META, image(subset="Train"), image(subset="Validation")))
     assert evidence.sentence == "annotations.xml is a CVAT annotation"
     assert evidence.splits == {"train": "annotations.xml#Train", "val": "annotations.xml#Validation"}
 
 
 def test_no_splits_are_detected_if_an_image_has_no_subset(tmp_path):
-    assert cvat.detect(write(tmp_path, image(subset="Train"), image())).splits == {}
+    assert detect("cvat", write(tmp_path, image(subset="Train"), image())).splits == {}
 
 
 def test_the_only_xml_file_is_detected(tmp_path):
     folder = write(tmp_path, image(), name="job.xml")
-    assert cvat.detect(folder).sentence == "job.xml is a CVAT annotation"
+    assert detect("cvat", folder).sentence == "job.xml is a CVAT annotation"
     write(tmp_path, image(), name="job2.xml")
-    assert cvat.detect(folder) is None
+    assert detect("cvat", folder) is None
 
 
 def test_xml_of_another_kind_is_not_detected(tmp_path):
     (tmp_path / "a.xml").write_text("<annotation></annotation>")
-    assert cvat.detect(DataFolder(str(tmp_path))) is None
+    assert detect("cvat", tmp_path) is None
 
 
 def test_a_root_with_attributes_is_detected_and_read(tmp_path):
     folder = write(tmp_path)
     (tmp_path / "annotations.xml").write_text(f'<annotations version="1.1">{image(BOX)}</annotations>')
-    assert cvat.detect(folder).sentence == "annotations.xml is a CVAT annotation"
+    assert detect("cvat", folder).sentence == "annotations.xml is a CVAT annotation"
     assert len(records(read(folder))) == 1

@@ -10,6 +10,7 @@ from tfx.orchestration.local.local_dag_runner import LocalDagRunner
 
 from detloom.components.dataset_validator.component import DatasetValidator
 from detloom.components.example_gen.component import DetectionExampleGen
+from detloom.components.example_gen.params import ExampleGenParams
 from detloom.components.resolvers.strategies import REPORT, build_previous_report_resolver
 
 pytestmark = pytest.mark.nightly  # five runs of a TFX pipeline
@@ -23,7 +24,7 @@ def run_pipeline(tmp_path):
     def run(num_spans=1):
         splits = {"train": "train", "eval": "val"}
         folder = str(tmp_path / "span-{SPAN}")
-        example_gen = DetectionExampleGen(folder, data_format="voc", splits=splits, num_spans=num_spans)
+        example_gen = DetectionExampleGen(folder, ExampleGenParams(format="voc", splits=splits, num_spans=num_spans))
         previous = build_previous_report_resolver(example_gen.outputs["examples"])
         validator = DatasetValidator(
             examples=example_gen.outputs["examples"],

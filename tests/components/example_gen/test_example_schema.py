@@ -36,7 +36,7 @@ def make_examples(image: bytes):
         objects = tuple(SourceObject("cat", box) for box in found)
         record = SourceRecord("train", f"img_{index}", f"img_{index}.jpg", "train.json", None, objects)
         source = SourceImage(image, record.image_path)
-        built = build_example(record, source, class_ids={"cat": 1}, params=ExampleGenParams(data_format="coco"))
+        built = build_example(record, source, class_ids={"cat": 1}, params=ExampleGenParams(format="coco"))
         assert isinstance(built, BuiltExample)
         examples.append(built.example)
     return examples

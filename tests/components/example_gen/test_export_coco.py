@@ -1,71 +1,19 @@
-import gzip
 import io
 import json
 import os
-import struct
-from collections.abc import Callable
 from pathlib import Path
 
-import google_crc32c
 import numpy as np
 import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from labelled_data import encode_grey_png, make_record
 from PIL import Image
 
 from detloom.components.example_gen.export_coco import box_xywh_px, export_coco
 from detloom.components.example_gen.exported_folder import UNSOUND_BOX
-from detloom.schemas.contracts import example_keys as keys
-from detloom.schemas.contracts.label_map import LabelMap, write_label_map
 from detloom.schemas.errors import InputError
-
-
-def encode_png(image_hw: tuple[int, int] = (40, 60), grey: int = 0, image_format: str = "PNG") -> bytes:
-    buffer = io.BytesIO()
-    Image.fromarray(np.full(image_hw, grey, np.uint8)).save(buffer, format=image_format)
-    return buffer.getvalue()
-
-
-def make_record(
-    source_id="1", filename="images/a.png", boxes=((0.25, 0.5, 0.75, 1.0),), class_ids=(3,), **more
-) -> bytes:
-    """Create a 40x60 example; `more` are features by the name of their constant, lists of int, float or bytes."""
-    example = tf.train.Example()
-    features = {
-        "IMAGE_ENCODED": [more.pop("image", encode_png())],
-        "IMAGE_FORMAT": [more.pop("image_format", b"png")],
-        "IMAGE_HEIGHT": [40],
-        "IMAGE_WIDTH": [60],
-        "IMAGE_FILENAME": [filename.encode()],
-        "IMAGE_SOURCE_ID": [source_id.encode()],
-        "CLASS_ID": list(class_ids),
-        **{f"BOX_{side}": [float(box[i]) for box in boxes] for i, side in enumerate(("YMIN", "XMIN", "YMAX", "XMAX"))},
-        **more,
-    }
-    for name, values in features.items():
-        feature = example.features.feature[getattr(keys, name)]
-        kind = "bytes_list" if values and isinstance(values[0], bytes) else "int64_list"
-        kind = "float_list" if values and isinstance(values[0], float) else kind
-        getattr(feature, kind).value.extend(values)
-    return example.SerializeToString()
-
-
-@pytest.fixture
-def examples(tmp_path: Path) -> Callable[..., Path]:
-    def make(gzip: bool = False, **records_by_split: list[bytes]) -> Path:
-        folder = tmp_path / "examples"
-        for split, records in records_by_split.items():
-            target = folder / f"Split-{split}"
-            target.mkdir(parents=True)
-            name = "data_tfrecord-00000-of-00001" + (".gz" if gzip else "")
-            with tf.io.TFRecordWriter(str(target / name), "GZIP" if gzip else "") as writer:
-                for record in records:
-                    writer.write(record)
-        write_label_map(folder / "label_map.pbtxt", LabelMap(((3, "cat"), (7, "dog"))))
-        return folder
-
-    return make
 
 
 def exported(examples: Path, tmp_path: Path, split: str = "train") -> dict:
@@ -105,7 +53,7 @@ def test_one_example_becomes_one_image_and_its_annotation(examples, tmp_path):
     assert got["annotations"] == [
         {"id": 1, "image_id": 17, "category_id": 3, "bbox": [30, 10, 30, 20], "area": 200.5, "iscrowd": 1}
     ]
-    assert [(item["id"], item["name"]) for item in got["categories"]] == [(3, "cat"), (7, "dog")]
+    assert [(item["id"], item["name"]) for item in got["categories"]] == [(3, "cat"), (7, "dog: big")]
 
 
 def test_pycocotools_loads_it(examples, tmp_path):
@@ -118,7 +66,7 @@ def test_pycocotools_loads_it(examples, tmp_path):
 
 
 def test_image_bytes_are_unchanged(examples, tmp_path):
-    image = encode_png(grey=77) + b"trailing"
+    image = encode_grey_png(grey=77) + b"trailing"
     exported(examples(train=[make_record(image=image)]), tmp_path)
     assert (tmp_path / "out/images/a.png").read_bytes() == image
 
@@ -129,7 +77,7 @@ def test_gzipped_shards_are_read(examples, tmp_path):
 
 @pytest.mark.parametrize("ids", [["1", "BloodImage_2"], ["5", "5"], ["001", "2"], ["1", "-2"], ["1", "9" * 30]])
 def test_ids_that_are_not_unique_whole_numbers_are_renumbered(ids, examples, tmp_path):
-    records = [make_record(key, f"{number}.png", image=encode_png(grey=number)) for number, key in enumerate(ids)]
+    records = [make_record(key, f"{number}.png", image=encode_grey_png(grey=number)) for number, key in enumerate(ids)]
     got = exported(examples(train=records), tmp_path)
     assert [image["id"] for image in got["images"]] == [1, 2]
     assert [image["source_id"] for image in got["images"]] == ids
@@ -157,14 +105,14 @@ def test_file_names_are_made_safe(name, expected, examples, tmp_path):
 
 
 def test_different_images_with_one_name_are_both_kept(examples, tmp_path):
-    records = [make_record(str(grey), "a.png", image=encode_png(grey=grey)) for grey in (1, 2)]
+    records = [make_record(str(grey), "a.png", image=encode_grey_png(grey=grey)) for grey in (1, 2)]
     got = exported(examples(train=records[:1], test=records), tmp_path, "test")
     assert [image["file_name"] for image in got["images"]] == ["a.png", "a-2.png"]
     assert sorted(path.name for path in (tmp_path / "out/images").iterdir()) == ["a-2.png", "a.png"]
 
 
 def test_an_image_with_the_name_of_another_images_folder_is_kept(examples, tmp_path):
-    records = [make_record("1", "a.png"), make_record("2", "a.png/b.png", image=encode_png(grey=3))]
+    records = [make_record("1", "a.png"), make_record("2", "a.png/b.png", image=encode_grey_png(grey=3))]
     got = exported(examples(train=records), tmp_path)
     assert [image["file_name"] for image in got["images"]] == ["a.png", "a.png_b.png"]
 
@@ -181,7 +129,7 @@ def test_masks_become_run_lengths(examples, tmp_path):
 
 
 def test_a_mask_with_a_wrong_size_is_an_error_before_decoding(examples, tmp_path):
-    folder = examples(train=[make_record(MASK=[encode_png((41, 60))])])
+    folder = examples(train=[make_record(MASK=[encode_grey_png((41, 60))])])
     with pytest.raises(InputError, match=r"mask .*\(60, 41\)"):
         export_coco(folder, tmp_path / "out")
 
@@ -218,7 +166,7 @@ def test_an_output_that_is_not_empty_is_an_error(examples, tmp_path):
 
 
 def test_a_damaged_shard_leaves_no_output(examples, tmp_path):
-    folder = examples(train=[make_record(), make_record("2", "b.png", image=encode_png(grey=9))])
+    folder = examples(train=[make_record(), make_record("2", "b.png", image=encode_grey_png(grey=9))])
     shard = folder / "Split-train/data_tfrecord-00000-of-00001"
     shard.write_bytes(shard.read_bytes()[:-10])
     with pytest.raises(InputError, match=r"data_tfrecord.* 1 example"):
@@ -234,7 +182,7 @@ def test_a_box_that_is_not_finite_is_an_error_naming_the_example(box, examples, 
 
 def test_a_folder_without_examples_is_an_error(tmp_path):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match="Split-<name>"):
+    with pytest.raises(InputError, match="Split-NAME"):
         export_coco(tmp_path / "empty", tmp_path / "out")
 
 
@@ -306,30 +254,6 @@ def test_a_shard_that_exists_twice_is_an_error(examples, tmp_path):
     folder = examples(train=[make_record()])
     (folder / "Split-train/data_tfrecord-00000-of-00001.gz").write_bytes(b"")
     with pytest.raises(InputError, match=r"\.gz"):
-        export_coco(folder, tmp_path / "out")
-
-
-@pytest.mark.parametrize("length", [1000, 2**31, 2**40, 2**63])
-@pytest.mark.parametrize("suffix", ["", ".gz"])
-def test_a_huge_length_is_an_error_before_allocation(length, suffix, examples, tmp_path):
-    folder = examples(train=[])
-    raw = struct.pack("<Q", length)
-    checksum = google_crc32c.value(raw)
-    masked = ((checksum >> 15 | checksum << 17) + 0xA282EAD8) & 0xFFFFFFFF
-    data = raw + struct.pack("<I", masked) + b"x" * 100
-    (folder / "Split-train/data_tfrecord-00000-of-00001").unlink()
-    shard = folder / f"Split-train/data_tfrecord-00000-of-00001{suffix}"
-    shard.write_bytes(gzip.compress(data) if suffix else data)
-    with pytest.raises(InputError, match=f"damaged after 0 examples .*the record of {length} bytes"):
-        export_coco(folder, tmp_path / "out")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["examples"]
-
-
-def test_a_truncated_gzip_shard_is_an_error(examples, tmp_path):
-    folder = examples(gzip=True, train=[make_record()])
-    shard = folder / "Split-train/data_tfrecord-00000-of-00001.gz"
-    shard.write_bytes(shard.read_bytes()[:-20])
-    with pytest.raises(InputError, match=r"\.gz: damaged"):
         export_coco(folder, tmp_path / "out")
 
 

@@ -1,56 +1,22 @@
-import io
-from collections.abc import Callable
-from pathlib import Path
-
+import labelled_data
 import numpy as np
 import pytest
 import tensorflow as tf
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
+from labelled_data import encode_grey_png, read_items
+from labelled_data import records as records_of
 
-from detloom.components.example_gen.data_folder import DataFolder
 from detloom.components.example_gen.export_yolo import box_cxcywh_rel, export_yolo
 from detloom.components.example_gen.exported_folder import UNSOUND_BOX
-from detloom.components.example_gen.sources.source_record import ReaderSettings, SourceRecord
-from detloom.components.example_gen.sources.yolo import list_chunks, read_chunk
 from detloom.schemas.contracts import example_keys as keys
-from detloom.schemas.contracts.label_map import LabelMap, write_label_map
 from detloom.schemas.errors import InputError
 
 
-def make_record(name="images/a.png", boxes=((0.25, 0.5, 0.75, 1.0),), class_ids=(7,), grey=0, **flags) -> bytes:
-    buffer = io.BytesIO()
-    Image.fromarray(np.full((40, 60), grey, np.uint8)).save(buffer, format="PNG")
-    example = tf.train.Example()
-    feature = example.features.feature
-    feature[keys.IMAGE_ENCODED].bytes_list.value.append(buffer.getvalue())
-    feature[keys.IMAGE_FORMAT].bytes_list.value.append(b"png")
-    feature[keys.IMAGE_FILENAME].bytes_list.value.append(name.encode())
-    feature[keys.IMAGE_HEIGHT].int64_list.value.append(40)
-    feature[keys.IMAGE_WIDTH].int64_list.value.append(60)
-    for column, key in enumerate(keys.BOX_KEYS_YXYX):
-        feature[key].float_list.value.extend(box[column] for box in boxes)
-    feature[keys.CLASS_ID].int64_list.value.extend(class_ids)
-    for flag, values in flags.items():
-        feature[getattr(keys, flag)].int64_list.value.extend(values)
-    return example.SerializeToString()
-
-
-@pytest.fixture
-def examples(tmp_path: Path) -> Callable[..., Path]:
-    def make(**records_by_split: list[bytes]) -> Path:
-        folder = tmp_path / "examples"
-        for split, records in records_by_split.items():
-            (folder / f"Split-{split}").mkdir(parents=True)
-            with tf.io.TFRecordWriter(str(folder / f"Split-{split}/data_tfrecord-00000-of-00001")) as writer:
-                for record in records:
-                    writer.write(record)
-        write_label_map(folder / "label_map.pbtxt", LabelMap(((3, "cat"), (7, "dog: big"))))
-        return folder
-
-    return make
+def make_record(name="images/a.png", class_ids=(7,), grey=0, **more):
+    image = encode_grey_png(grey=grey)
+    return labelled_data.make_record("", name, class_ids=class_ids, image=image, **more)
 
 
 # 0, or from 2^-27 up: below, no centre and width in float64 restore it, and no image has a pixel that small.
@@ -176,12 +142,8 @@ def test_the_exported_data_set_reads_back_equal(examples, tmp_path):
     names = ["x/images/a.png", "images/images/b.png", "a.png", "a.txt/b.png", "x/labels/a.png"]
     records = [make_record(name, grey=number) for number, name in enumerate(names)]
     export_yolo(examples(train=records, images=[make_record(grey=9)]), tmp_path / "out")
-    folder, params = DataFolder(str(tmp_path / "out")), ReaderSettings()
-    found = []
-    for source in ("train", "images/images_"):
-        for chunk in list_chunks(folder, "any", source, params):
-            found += [item for item in read_chunk(folder, chunk, params) if isinstance(item, SourceRecord)]
-    assert [len(item.objects) for item in found] == [1] * 6
+    found = [item for source in ("train", "images/images_") for item in read_items("yolo", tmp_path / "out", source)]
+    assert [len(item.objects) for item in records_of(found)] == [1] * 6
 
 
 def test_an_empty_split_is_left_out_and_named(examples, tmp_path):

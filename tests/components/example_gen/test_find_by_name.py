@@ -31,7 +31,7 @@ def test_images_beside_an_unusual_folder_of_labels_are_found(make_voc, tmp_path,
     move(folder, "JPEGImages", "photos/2024")
     report = run_ingest(folder, tmp_path / "out", splits={})
     assert (report["num_written"], report["repairs"]) == (2, {"found_by_name": 2})
-    report = run_ingest(folder, tmp_path / "ratios", splits={}, split_ratios={"all": 1.0})
+    report = run_ingest(folder, tmp_path / "ratios", splits={}, split_by_ratio={"all": 1.0})
     assert {split: part["repairs"] for split, part in report["splits"].items()} == {"all": {"found_by_name": 2}}
 
 
@@ -70,7 +70,7 @@ def test_image_that_a_record_names_belongs_to_that_record(make_coco, ingest_reje
     images = [{"id": 1, "file_name": "x/a.jpg"}, {"id": 2, "file_name": "y/a.jpg"}, {"id": 3, "file_name": "b.jpg"}]
     folder = make_coco({"all.json": (images, [{"image_id": number, **box} for number in (1, 2, 3)])})
     (folder / "images/x/a.jpg").unlink()
-    report, rejects = ingest_rejects(folder, data_format="coco", splits={"train": "all.json"})
+    report, rejects = ingest_rejects(folder, format="coco", splits={"train": "all.json"})
     assert report["num_written"] == 2
     assert rejects["1"] == (Reason.DUPLICATE_IMAGE, "the image already belongs to record '2' of split 'train'")
 

@@ -1,9 +1,8 @@
-"""Damage specific to one format or in shared files; memory does not depend on the content.
+"""Damage to files of records and to files that all records depend on; memory does not depend on the content.
 
 test_hostile_folder.py tests files, paths, images and XML.
 """
 
-import io
 import json
 import struct
 import subprocess
@@ -11,134 +10,17 @@ import sys
 import textwrap
 import zlib
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 import tensorflow as tf
-from PIL import Image
+from labelled_data import encode_image, png_of_size
 
-from detloom.schemas.contracts.rejects import Reason
 from detloom.schemas.errors import InputError
 
 pytestmark = pytest.mark.reliability("hostile input", "ingest")
 
 WRITTEN = "written"
 MAX_GROWTH_MB = 250  # growth of resident memory over a harmless run, for any data
-
-
-def encode_image(seed: int = 0) -> bytes:
-    """Return 60x40 px of noise."""
-    pixels = np.random.default_rng(seed).integers(0, 255, (40, 60, 3), np.uint8)
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, format="JPEG")
-    return buffer.getvalue()
-
-
-def png_of_size(width: int, height: int, data: bytes = b"") -> bytes:
-    def chunk(kind: bytes, body: bytes) -> bytes:
-        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
-
-    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
-
-
-def box(reason: Reason) -> str:
-    return f"box:{reason.value}"
-
-
-# --- the other formats: what only they can hold ----------------------------------------------------------------------
-
-Item = dict[str, Any]
-WRONG_TYPE = Reason.UNREADABLE_ANNOTATION
-# By image id: changes of the image's entry, and of the annotation of its second box.
-COCO: dict[str, tuple[Item, Item, Reason | str]] = {
-    "file_name_number": ({"file_name": 7}, {}, WRONG_TYPE),
-    "file_name_missing": ({"file_name": None}, {}, WRONG_TYPE),
-    "file_name_list": ({"file_name": ["a"]}, {}, WRONG_TYPE),
-    "file_name_with_nul": ({"file_name": "a\0.jpg"}, {}, WRONG_TYPE),
-    "file_name_half_a_pair": ({"file_name": "\ud800.jpg"}, {}, WRONG_TYPE),
-    "file_name_outside": ({"file_name": "../../etc/passwd"}, {}, Reason.PATH_OUTSIDE),
-    "height_text": ({"height": "tall"}, {}, WRONG_TYPE),
-    "height_negative": ({"height": -40}, {}, WRONG_TYPE),
-    "height_nan": ({"height": float("nan")}, {}, WRONG_TYPE),
-    "height_other": ({"height": 41, "width": 60}, {}, Reason.WRONG_DIMENSIONS),
-    "bbox_missing": ({}, {"bbox": None}, box(WRONG_TYPE)),
-    "bbox_text": ({}, {"bbox": "1,2,3,4"}, box(WRONG_TYPE)),
-    "bbox_of_three": ({}, {"bbox": [1, 2, 3]}, box(WRONG_TYPE)),
-    "bbox_of_lists": ({}, {"bbox": [[1], [2], [3], [4]]}, box(WRONG_TYPE)),
-    "bbox_of_truth": ({}, {"bbox": [True, 1, 2, 3]}, box(WRONG_TYPE)),
-    "bbox_nan": ({}, {"bbox": [float("nan"), 1, 2, 3]}, box(Reason.BOX_NOT_FINITE)),
-    "bbox_beyond_float": ({}, {"bbox": [1, 1, 10**400, 3]}, box(Reason.BOX_NOT_FINITE)),
-    "bbox_negative_size": ({}, {"bbox": [30, 20, -5, 5]}, box(Reason.BOX_INVERTED)),
-    "category_unknown": ({}, {"category_id": 99}, box(Reason.UNKNOWN_CLASS)),
-    "category_text": ({}, {"category_id": "cat"}, box(Reason.UNKNOWN_CLASS)),
-    "category_list": ({}, {"category_id": [1]}, box(Reason.UNKNOWN_CLASS)),
-    "area_text": ({}, {"area": "big"}, WRITTEN),
-}
-
-
-@pytest.fixture(scope="module")
-def coco(tmp_path_factory: pytest.TempPathFactory, hostile_ingest) -> Any:
-    folder = tmp_path_factory.mktemp("hostile") / "coco"
-    (folder / "images").mkdir(parents=True)
-    images: list[Any] = [{"id": "twice", "file_name": "t1.jpg"}, {"id": "twice", "file_name": "t2.jpg"}]
-    images += [None, 7, "text", [], {}, {"id": True, "file_name": "x.jpg"}, {"id": 1.5, "file_name": "x.jpg"}]
-    annotations: list[Any] = [None, 7, [], {}, {"image_id": ["a"], "category_id": 1, "bbox": [1, 1, 2, 2]}]
-    annotations += [{"image_id": "nowhere", "category_id": 1, "bbox": [1, 1, 2, 2]}]
-    for number, (name, (image, annotation, _)) in enumerate(COCO.items()):
-        (folder / f"images/{name}.jpg").write_bytes(encode_image(number))
-        images.append({"id": name, "file_name": f"{name}.jpg", **image})
-        for change in ({}, annotation):
-            annotations.append({"image_id": name, "category_id": 1, "bbox": [1, 1, 9, 9], **change})
-    data = {"annotations": annotations, "images": images, "categories": [{"id": 1, "name": "cat"}]}
-    (folder / "all.json").write_text(json.dumps(data))
-    return hostile_ingest(folder, "coco", splits={"train": "all.json"}, unknown_class="reject")
-
-
-@pytest.mark.parametrize("name", COCO)
-def test_a_damaged_coco_record_is_rejected_with_its_reason(name, coco):
-    assert coco.of(name) == COCO[name][2]
-
-
-def test_invalid_coco_entries_are_counted(coco):
-    assert coco.found["twice"] == ["record:duplicate_id"] * 2
-    assert coco.report["num_in"] == len(COCO) + 2 + 7
-    assert coco.report["num_in"] == coco.report["num_written"] + coco.report["num_quarantined"]
-    assert coco.report["rejects_by_reason"]["unknown_image"] == 6  # five are not annotations
-
-
-# By image name: its label file, and the expected outcome.
-YOLO: dict[str, tuple[bytes, Reason | str]] = {
-    "text": (b"cat is here\n", box(WRONG_TYPE)),
-    "three_numbers": (b"0 0.5 0.5\n", box(WRONG_TYPE)),
-    "nan": (b"0 nan 0.5 0.2 0.2\n", box(Reason.BOX_NOT_FINITE)),
-    "huge": (b"0 0.5 0.5 1e300 0.2\n", box(Reason.BOX_OUTSIDE)),
-    "centre_huge": (b"0 1e300 0.5 0.2 0.2\n", box(Reason.BOX_WITHOUT_AREA)),
-    "pixels": (b"0 30 20 10 10\n", box(Reason.BOX_OUTSIDE)),
-    "negative_size": (b"0 0.5 0.5 -0.2 0.2\n", box(Reason.BOX_INVERTED)),
-    "class_beyond": (b"9 0.5 0.5 0.2 0.2\n", box(Reason.UNKNOWN_CLASS)),
-    "class_negative": (b"-1 0.5 0.5 0.2 0.2\n", box(Reason.UNKNOWN_CLASS)),
-    "class_half": (b"0.5 0.5 0.5 0.2 0.2\n", box(Reason.UNKNOWN_CLASS)),
-    "not_utf8": (b"0 0.5 0.5 0.2 0.2\n\xff\xfe\n", WRONG_TYPE),
-    "boxes_10_001": (b"0 0.5 0.5 0.2 0.2\n" * 10_001, Reason.TOO_MANY_BOXES),
-}
-
-
-def test_damaged_yolo_labels_are_rejected_with_their_reasons(tmp_path, hostile_ingest):
-    folder = tmp_path / "yolo"
-    for part in ("images", "labels"):
-        (folder / part).mkdir(parents=True)
-    for number, (name, (label, _)) in enumerate(YOLO.items()):
-        (folder / f"images/{name}.jpg").write_bytes(encode_image(number))
-        (folder / f"labels/{name}.txt").write_bytes(label)
-    (folder / "data.yaml").write_text("names: [cat]\ntrain: images\n")
-    outcome = hostile_ingest(folder, "yolo", splits={"train": "train"}, unknown_class="reject")
-    found = {key.split("/")[-1]: set(reasons) for key, reasons in outcome.found.items()}
-    assert found == {
-        name: {f"record:{reason.value}"} if isinstance(reason, Reason) else {reason, WRITTEN}
-        for name, (_, reason) in YOLO.items()
-    }
 
 
 def frame(path: Path, payload: bytes) -> bytes:
@@ -171,31 +53,11 @@ def test_damaged_records_files_are_counted(tmp_path, hostile_ingest):
 
 # --- damage to a file that all depends on: one sentence that names it ------------------------------------------------
 
-NESTED = b'{"images": ' + b"[" * 100_000
 WHOLE: dict[str, tuple[str, str, bytes]] = {
     "coco_cut": ("coco", "all.json", b'{"images": [{"id": 1, "file_'),
-    "coco_empty": ("coco", "all.json", b""),
-    "coco_list": ("coco", "all.json", b"[]"),
-    "coco_text": ("coco", "all.json", b"images"),
-    "coco_images_number": ("coco", "all.json", b'{"images": 7, "annotations": [], "categories": []}'),
-    "coco_nested": ("coco", "all.json", NESTED),
-    "coco_not_utf8": (
-        "coco",
-        "all.json",
-        b'{"images": [{"file_name": "\xff\xfe"}], "annotations": [], "categories": []}',
-    ),
-    "coco_category_twice": (
-        "coco",
-        "all.json",
-        b'{"images": [], "annotations": [], "categories": [{"id": 1, "name": "a"}, {"id": 1, "name": "b"}]}',
-    ),
-    "yolo_aliases": ("yolo", "data.yaml", b"a: &a [x, x]\nnames: [*a, *a]\ntrain: images\n"),
-    "yolo_names_number": ("yolo", "data.yaml", b"names: 7\ntrain: images\n"),
-    "yolo_outside": ("yolo", "data.yaml", b"names: [cat]\ntrain: ../../etc\n"),
+    "coco_nested": ("coco", "all.json", b'{"images": ' + b"[" * 100_000),
     "yolo_python": ("yolo", "data.yaml", b"names: !!python/object/apply:os.system ['true']\ntrain: images\n"),
     "cvat_entities": ("cvat", "annotations.xml", b'<!DOCTYPE a [<!ENTITY b "b">]><annotations>&b;</annotations>'),
-    "cvat_cut": ("cvat", "annotations.xml", b"<annotations><image name='a.jpg' width='60'"),
-    "cvat_video": ("cvat", "annotations.xml", b"<annotations><track id='0' label='cat'/></annotations>"),
     "open_images_no_columns": ("open_images", "boxes.csv", b"a,b\n1,2\n"),
     "records_gzip": ("tfrecord", "a.tfrecord", b"\x1f\x8b\x08\x00" + b"\0" * 40),
 }
@@ -246,7 +108,7 @@ CHILD = """
     results = []
     for number, (folder, data_format, source) in enumerate(json.loads(sys.argv[1])):
         params = ExampleGenParams(
-            data_format=data_format, splits={"train": source}, max_reject_fraction=1.0, decode_images=True)
+            format=data_format, splits={"train": source}, max_reject_fraction=1.0, decode_images=True)
         out = IngestFolders(f"{folder}_out", f"{folder}_out/rejects")
         try:
             ingest(folder, params, out, lambda: beam.Pipeline(

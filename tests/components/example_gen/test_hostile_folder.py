@@ -3,17 +3,15 @@
 test_hostile_annotations.py tests the other formats, and memory.
 """
 
-import io
 import os
-import struct
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+from labelled_data import encode_image, png_of_size
 from PIL import Image
 
 from detloom.schemas.contracts.rejects import Reason
@@ -21,22 +19,6 @@ from detloom.schemas.contracts.rejects import Reason
 pytestmark = pytest.mark.reliability("hostile input", "ingest")
 
 WRITTEN = "written"
-
-
-def encode_image(seed: int = 0, mode: str = "RGB", image_format: str = "JPEG", **save: Any) -> bytes:
-    """Return 60x40 px of noise."""
-    pixels = np.random.default_rng(seed).integers(0, 255, (40, 60, 3), np.uint8)
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).convert(mode).save(buffer, format=image_format, **save)
-    return buffer.getvalue()
-
-
-def png_of_size(width: int, height: int, data: bytes = b"") -> bytes:
-    def chunk(kind: bytes, body: bytes) -> bytes:
-        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
-
-    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
 
 
 def turned_jpeg() -> bytes:
@@ -243,7 +225,7 @@ def voc(tmp_path_factory: pytest.TempPathFactory, hostile_ingest) -> Any:
         folder,
         "voc",
         splits={"train": "all"},
-        class_names=("cat",),
+        classes=("cat",),
         unknown_class="reject",
         exif_rotation="reject",
     )

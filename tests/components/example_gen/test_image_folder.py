@@ -3,9 +3,9 @@
 import pytest
 
 from detloom.components.example_gen.data_folder import DataFolder, SourceError
-from detloom.components.example_gen.sources import image_folder
-from detloom.components.example_gen.sources.source_record import ReaderSettings
+from detloom.components.example_gen.sources import image_folder, source_record
 from detloom.schemas.errors import InputError
+from detloom.schemas.run_file.data import IngestSettings
 
 
 def touch(folder, *names):
@@ -16,7 +16,7 @@ def touch(folder, *names):
 
 
 def read(folder, source="", **settings):
-    reader_settings = ReaderSettings(**settings)
+    reader_settings = IngestSettings(**settings)
     chunks = list(image_folder.list_chunks(folder, "s", source, reader_settings))
     return [record for chunk in chunks for record in image_folder.read_chunk(folder, chunk, reader_settings)]
 
@@ -42,9 +42,10 @@ def test_the_default_source_is_the_folder_of_images(tmp_path):
     assert (record.record_key, record.image_path) == ("a.jpg", "photos/a.jpg")
 
 
-def test_chunks_have_a_bounded_number_of_images(tmp_path):
+def test_chunks_have_a_bounded_number_of_images(tmp_path, monkeypatch):
+    monkeypatch.setattr(source_record, "RECORDS_PER_CHUNK", 2)
     folder = touch(tmp_path, *(f"{number}.jpg" for number in range(5)))
-    chunks = image_folder.list_chunks(folder, "s", "", ReaderSettings(records_per_chunk=2))
+    chunks = image_folder.list_chunks(folder, "s", "", IngestSettings())
     assert [len(chunk.names) for chunk in chunks] == [2, 2, 1]
 
 
@@ -65,7 +66,6 @@ def test_a_source_without_images_is_an_error_naming_it(tmp_path, source):
 
 def test_folders_named_after_splits_are_splits(tmp_path):
     evidence = image_folder.detect(touch(tmp_path, "train/a.jpg", "valid/b.png", "other/c.jpg", "test/readme.txt"))
-    assert evidence is not None
     assert evidence.splits == {"train": "train", "val": "valid"}
 
 

@@ -109,7 +109,7 @@ def test_identical_images_are_written_to_one_split(make_voc, tmp_path, run_inges
     folder = make_voc({"train": [f"t{index}" for index in range(12)]})
     for index in range(0, 12, 2):
         shutil.copyfile(folder / f"JPEGImages/t{index}.jpg", folder / f"JPEGImages/t{index + 1}.jpg")
-    ratios = {"splits": {}, "split_ratios": {"train": 0.5, "eval": 0.5}, "source": "train"}
+    ratios = {"splits": {}, "split_by_ratio": {"train": 0.5, "eval": 0.5}, "source": "train"}
     report = run_ingest(folder, tmp_path / "out", test_pipeline.TestPipeline, **ratios)
     assert report["num_written"] == 12
     digests = [
@@ -135,7 +135,7 @@ def make_job(tmp_path):
 
     def make(folder, records):
         job = IngestJob(
-            params=ExampleGenParams(data_format="voc"),
+            params=ExampleGenParams(format="voc"),
             data_format="voc",
             root=str(folder),
             subfolders=("",),
@@ -204,7 +204,7 @@ def test_corners_instead_of_sizes_are_an_error_with_counts_reasons_and_the_first
     boxes = [[10, 10, 20, 20], [30, 20, 50, 35], [40, 25, 55, 38]]  # 30 + 50 and 40 + 55 are beyond 60 px
     annotations = [{"image_id": index, "category_id": 3, "bbox": box} for index, box in enumerate(boxes)]
     folder = make_coco({"t.json": (images, annotations)})
-    changes = {"data_format": "coco", "splits": {"train": "t.json"}}
+    changes = {"format": "coco", "splits": {"train": "t.json"}}
     message = (
         r"2 of 3 boxes \(66\.7%\) .*allowed: 50\.0% \(max_reject_fraction\); "
         r"reasons: box_outside_image 2; the first is t\.json: object 0 \('cat'\): xmin 30, ymin 20, xmax 80"
@@ -220,7 +220,7 @@ def test_boxes_of_rejected_records_are_counted_as_quarantined(make_coco, tmp_pat
     annotations = [{"image_id": index, "category_id": 3, "bbox": [1, 2, 3, 4]} for index in (0, 1, 1, 2, 3, 4)]
     folder = make_coco({"t.json": (images, [*annotations, {"image_id": 9}, {"image_id": 4, "category_id": 3}])})
     (folder / "images/gone.jpg").unlink()
-    changes = {"data_format": "coco", "splits": {"train": "t.json"}, "max_reject_fraction": 1.0}
+    changes = {"format": "coco", "splits": {"train": "t.json"}, "max_reject_fraction": 1.0}
     train = run_ingest(folder, tmp_path / "out", **changes)
     # images 0 and 4 are written; quarantined: the two boxes of the duplicate, one outside, one of the missing image
     assert (train["num_boxes_in"], train["num_boxes_written"], train["num_boxes_rejected"]) == (8, 2, 2)
@@ -244,7 +244,7 @@ def test_the_job_and_its_elements_can_be_pickled(tmp_path, make_job):
 
 def test_the_default_splits_are_the_data_sets_own(make_voc, tmp_path, run_ingest):
     folder = make_voc({"train": ["a"], "val": ["b"], "trainval": ["a", "b"]})
-    report = run_ingest(folder, tmp_path / "out", splits={}, data_format="auto")
+    report = run_ingest(folder, tmp_path / "out", splits={}, format="auto")
     assert {split: part["num_written"] for split, part in report["splits"].items()} == {"train": 1, "val": 1}
     assert report["data_format"] == "voc"
     assert report["evidence"]
@@ -261,7 +261,9 @@ def test_with_ratios_records_without_a_split_are_counted_separately(make_voc, tm
     folder = make_voc({"all": [f"{index:02d}" for index in range(20)]})
     (folder / "Annotations/03.xml").write_text("<broken")
     ratios = {"train": 0.5, "eval": 0.5}
-    report = run_ingest(folder, tmp_path / "out", splits={}, split_ratios=ratios, source="all", max_reject_fraction=0.1)
+    report = run_ingest(
+        folder, tmp_path / "out", splits={}, split_by_ratio=ratios, source="all", max_reject_fraction=0.1
+    )
     assert report["splits"]["(none)"]["num_quarantined"] == 1
     assert sum(part["num_in"] for part in report["splits"].values()) == report["num_in"] == 20
 
@@ -269,7 +271,7 @@ def test_with_ratios_records_without_a_split_are_counted_separately(make_voc, tm
 def test_several_folders_become_one_data_set_with_unique_keys(make_voc, tmp_path, read_features, without_beam):
     for span in (1, 2):
         make_voc({"train": ["a"]}, {"a": [(f"class{span}", 1, 1, 9, 9)]}, name=f"span-{span}")
-    params = ExampleGenParams(data_format="voc", splits={"train": "train"})
+    params = ExampleGenParams(format="voc", splits={"train": "train"})
     folders = IngestFolders(str(tmp_path / "out"), str(tmp_path / "out/rejects"))
     report = ingest(tmp_path, params, folders, dict, subfolders=("span-1", "span-2"))
     assert report["num_written"] == 2
@@ -281,11 +283,11 @@ def test_several_folders_become_one_data_set_with_unique_keys(make_voc, tmp_path
     assert keys_and_files == [(b"span-1/a", b"span-1/JPEGImages/a.jpg"), (b"span-2/a", b"span-2/JPEGImages/a.jpg")]
 
 
-@pytest.mark.parametrize("splits", [{"splits": {"train": "train"}}, {"splits": {}, "split_ratios": {"train": 1.0}}])
+@pytest.mark.parametrize("splits", [{"splits": {"train": "train"}}, {"splits": {}, "split_by_ratio": {"train": 1.0}}])
 def test_an_output_at_an_address_equals_a_local_one(make_voc, tmp_path, run_ingest, without_beam, splits):
     folder = make_voc({"train": ["a", "b"]})
     run_ingest(folder, tmp_path / "out", **splits)
-    params = ExampleGenParams(data_format="voc", **splits)
+    params = ExampleGenParams(format="voc", **splits)
     ingest(folder, params, IngestFolders("ram://ingested", "ram://ingested/rejects"), dict)
     name = "Split-train/data_tfrecord-00000-of-00001"
     with tf.io.gfile.GFile(f"ram://ingested/{name}", "rb") as file:
@@ -361,7 +363,7 @@ def test_ids_of_several_files_split_together_do_not_collide(make_coco, tmp_path,
         f"annotations/{part}.json": ([{"id": index, "file_name": f"{part}/{index}.jpg"} for index in range(20)], [])
         for part in ("train", "val")
     }
-    settings = {"data_format": "coco", "splits": {}, "split_ratios": {"a": 0.5, "b": 0.5}}
+    settings = {"format": "coco", "splits": {}, "split_by_ratio": {"a": 0.5, "b": 0.5}}
     report = run_ingest(make_coco(files), tmp_path / "out", **settings)
     assert (report["num_written"], report["rejects_by_reason"]) == (40, {})
 
@@ -369,8 +371,8 @@ def test_ids_of_several_files_split_together_do_not_collide(make_coco, tmp_path,
 def test_a_record_keeps_split_and_key_when_a_span_is_added(make_voc, tmp_path, read_features, without_beam):
     for span in (1, 2):
         make_voc({"all": [f"{index:02d}" for index in range(20)]}, name=f"span-{span}")
-    ratios = {"split_ratios": {"train": 0.5, "eval": 0.5}, "source": "all", "num_spans": 2}
-    params = ExampleGenParams(data_format="voc", **ratios)
+    ratios = {"split_by_ratio": {"train": 0.5, "eval": 0.5}, "source": "all", "num_spans": 2}
+    params = ExampleGenParams(format="voc", **ratios)
 
     def run_window(name, subfolders):
         folders = IngestFolders(str(tmp_path / name), str(tmp_path / name / "rejects"))
@@ -384,7 +386,7 @@ def test_a_record_keeps_split_and_key_when_a_span_is_added(make_voc, tmp_path, r
 def test_an_undeclared_class_is_left_out_on_request(make_coco, tmp_path, run_ingest):
     annotations = [{"image_id": 1, "category_id": class_id, "bbox": [1, 2, 3, 4]} for class_id in (3, 99)]
     folder = make_coco({"t.json": ([{"id": 1, "file_name": "a.jpg"}], annotations)})
-    settings = {"data_format": "coco", "splits": {"train": "t.json"}, "unknown_class": "leave_out"}
+    settings = {"format": "coco", "splits": {"train": "t.json"}, "unknown_class": "leave_out"}
     report = run_ingest(folder, tmp_path / "out", **settings)
     assert (report["num_boxes_written"], report["left_out"], report["rejects_by_reason"]) == (1, {"other_class": 1}, {})
 
@@ -392,7 +394,7 @@ def test_an_undeclared_class_is_left_out_on_request(make_coco, tmp_path, run_ing
 def test_a_split_ratio_without_records_is_an_error(make_voc, tmp_path, run_ingest):
     ratios = {"train": 0.999999, "eval": 0.000001}
     with pytest.raises(InputError, match=r"split 'eval' .*2 records"):
-        run_ingest(make_voc({"all": ["a", "b"]}), tmp_path / "out", splits={}, split_ratios=ratios, source="all")
+        run_ingest(make_voc({"all": ["a", "b"]}), tmp_path / "out", splits={}, split_by_ratio=ratios, source="all")
 
 
 @pytest.mark.reliability("concurrent runs", "ingest")

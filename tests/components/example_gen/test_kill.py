@@ -28,7 +28,7 @@ DRIVER = """
 
     folder, work, num_kills = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
     params = ExampleGenParams(
-        data_format="voc", splits={"train": "train", "eval": "eval"}, shard_max_bytes=20_000, max_reject_fraction=1.0)
+        format="voc", splits={"train": "train", "eval": "eval"}, shard_max_bytes=20_000, max_reject_fraction=1.0)
 
     def make_pipeline():
         return beam.Pipeline(options=PipelineOptions(["--direct_running_mode=in_memory"]))

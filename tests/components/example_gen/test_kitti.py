@@ -1,44 +1,24 @@
 """KITTI: records read, records quarantined, and errors that refuse the whole source."""
 
 import pytest
+from labelled_data import detect, read_items, records, rejects, write_files
 
-from detloom.components.example_gen.data_folder import DataFolder
-from detloom.components.example_gen.sources import kitti
+from detloom.components.example_gen.sources import layout
 from detloom.components.example_gen.sources.layout import count_lines
-from detloom.components.example_gen.sources.source_record import ReaderSettings, SourceRecord
-from detloom.schemas.contracts.rejects import Reason, Reject
+from detloom.schemas.contracts.rejects import Reason
 from detloom.schemas.errors import InputError
 
 CAR = "Car 0.00 2 -1.58 587.01 173.33 614.12 200.5 1.65 1.67 3.64 -0.65 1.71 46.70 -1.59"
 DONT_CARE = "DontCare -1 -1 -10 503.89 169.71 590.61 190.13 -1 -1 -1 -1000 -1000 -1000 -10"
 
 
-def write(folder, files):
-    for name, text in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return DataFolder(str(folder))
-
-
 def read(folder, source="", **settings):
-    """Return all items of a source."""
-    reader_settings = ReaderSettings(**settings)
-    chunks = list(kitti.list_chunks(folder, "train", source, reader_settings))
-    return [item for chunk in chunks for item in kitti.read_chunk(folder, chunk, reader_settings)]
-
-
-def records(items):
-    return [item for item in items if isinstance(item, SourceRecord)]
-
-
-def rejects(items):
-    return [item for item in items if isinstance(item, Reject)]
+    return read_items("kitti", folder, source, **settings)
 
 
 def test_boxes_are_pixels_and_dont_care_regions_are_counted(tmp_path):
     text = f"{CAR}\n{DONT_CARE}\n{CAR.replace('Car 0.00', 'Van 0.01')} 0.9\n"
-    (record,) = read(write(tmp_path, {"label_2/000001.txt": text, "image_2/000001.png": b"x"}))
+    (record,) = read(write_files(tmp_path, {"label_2/000001.txt": text, "image_2/000001.png": b"x"}))
     assert (record.record_key, record.image_path) == ("000001", "image_2/000001.png")
     assert (record.annotation_path, record.declared_hw) == ("label_2/000001.txt", None)
     assert [(item.class_name, item.truncated) for item in record.objects] == [("Car", False), ("Van", True)]
@@ -48,22 +28,22 @@ def test_boxes_are_pixels_and_dont_care_regions_are_counted(tmp_path):
 
 
 def test_an_empty_label_file_is_an_image_without_boxes(tmp_path):
-    (record,) = read(write(tmp_path, {"labels/part/a.txt": "\n", "images/part/a.jpg": b"x"}))
+    (record,) = read(write_files(tmp_path, {"labels/part/a.txt": "\n", "images/part/a.jpg": b"x"}))
     assert (record.record_key, record.image_path, record.objects) == ("part/a", "images/part/a.jpg", ())
 
 
 def test_a_missing_image_gets_kittis_default_name(tmp_path):
-    (record,) = read(write(tmp_path, {"training/label_2/a.txt": CAR}), "training")
+    (record,) = read(write_files(tmp_path, {"training/label_2/a.txt": CAR}), "training")
     assert record.image_path == "training/image_2/a.png"
 
 
 def test_images_are_read_from_the_configured_folder(tmp_path):
-    (record,) = read(write(tmp_path, {"label_2/a.txt": CAR, "left/a.jpg": b"x"}), images_dir="left")
+    (record,) = read(write_files(tmp_path, {"label_2/a.txt": CAR, "left/a.jpg": b"x"}), images_dir="left")
     assert record.image_path == "left/a.jpg"
 
 
 def test_a_list_names_the_records_of_a_split(tmp_path):
-    folder = write(
+    folder = write_files(
         tmp_path,
         {"ImageSets/train.txt": "b\na\n", "training/label_2/a.txt": CAR, "training/label_2/b.txt": CAR},
     )
@@ -72,7 +52,7 @@ def test_a_list_names_the_records_of_a_split(tmp_path):
 
 
 def test_with_several_label_folders_keys_are_relative_to_the_data_folder(tmp_path):
-    folder = write(tmp_path, {"train/labels/1.txt": CAR, "val/labels/1.txt": CAR})
+    folder = write_files(tmp_path, {"train/labels/1.txt": CAR, "val/labels/1.txt": CAR})
     assert [record.record_key for record in read(folder)] == ["train/labels/1", "val/labels/1"]
     assert [record.record_key for record in read(folder, "val")] == ["1"]
 
@@ -89,7 +69,7 @@ def test_with_several_label_folders_keys_are_relative_to_the_data_folder(tmp_pat
     ],
 )
 def test_an_invalid_line_is_rejected_as_a_box(tmp_path, line, detail):
-    items = read(write(tmp_path, {"label_2/a.txt": f"{CAR}\n{line}\n"}))
+    items = read(write_files(tmp_path, {"label_2/a.txt": f"{CAR}\n{line}\n"}))
     (reject,) = rejects(items)
     assert (reject.reason, reject.scope, reject.record_key) == (Reason.UNREADABLE_ANNOTATION, "box", "a")
     assert reject.detail.startswith("line 2: ")
@@ -105,22 +85,23 @@ def test_an_invalid_line_is_rejected_as_a_box(tmp_path, line, detail):
         (b"\n" * 100_001, Reason.TOO_MANY_BOXES),
     ],
 )
-def test_a_damaged_label_file_quarantines_only_its_record(tmp_path, label, reason):
-    items = read(write(tmp_path, {"label_2/a.txt": label, "label_2/b.txt": CAR}), max_annotation_bytes=2_000_000)
+def test_a_damaged_label_file_quarantines_only_its_record(tmp_path, label, reason, monkeypatch):
+    monkeypatch.setattr(layout, "MAX_ANNOTATION_BYTES", 2_000_000)
+    items = read(write_files(tmp_path, {"label_2/a.txt": label, "label_2/b.txt": CAR}))
     assert [(item.reason, item.scope, item.record_key) for item in rejects(items)] == [(reason, "record", "a")]
     assert [record.record_key for record in records(items)] == ["b"]
 
 
 @pytest.mark.parametrize("name", ["../../secret", "/etc/passwd", "a\0b"])
 def test_a_listed_name_that_leads_outside_is_rejected(tmp_path, name):
-    folder = write(tmp_path, {"ImageSets/train.txt": f"{name}\na", "label_2/a.txt": CAR, "etc/passwd.txt": CAR})
+    folder = write_files(tmp_path, {"ImageSets/train.txt": f"{name}\na", "label_2/a.txt": CAR, "etc/passwd.txt": CAR})
     items = read(folder, "train")
     assert [(item.reason, item.record_key) for item in rejects(items)] == [(Reason.PATH_OUTSIDE, name)]
     assert len(records(items)) == 1
 
 
 def test_a_listed_record_without_a_label_file_is_a_missing_file(tmp_path):
-    (reject,) = read(write(tmp_path, {"ImageSets/train.txt": "a", "label_2/b.txt": CAR}), "train")
+    (reject,) = read(write_files(tmp_path, {"ImageSets/train.txt": "a", "label_2/b.txt": CAR}), "train")
     assert (reject.reason, reject.file) == (Reason.MISSING_FILE, "label_2/a.txt")
 
 
@@ -133,11 +114,11 @@ def test_a_listed_record_without_a_label_file_is_a_missing_file(tmp_path):
 )
 def test_a_missing_source_is_an_error(tmp_path, source, message):
     with pytest.raises(InputError, match=message):
-        read(write(tmp_path, {"ImageSets/train.txt": "a"}), source)
+        read(write_files(tmp_path, {"ImageSets/train.txt": "a"}), source)
 
 
 def test_lists_are_detected_as_splits(tmp_path):
-    folder = write(
+    folder = write_files(
         tmp_path,
         {
             "ImageSets/train.txt": "a",
@@ -147,38 +128,38 @@ def test_lists_are_detected_as_splits(tmp_path):
             "training/image_2/a.png": b"x",
         },
     )
-    evidence = kitti.detect(folder)
+    evidence = detect("kitti", folder)
     assert evidence.sentence == "training/label_2/a.txt is a KITTI label"
     assert evidence.splits == {"train": "ImageSets/train.txt", "val": "ImageSets/val.txt"}
 
 
 def test_folders_are_detected_as_splits(tmp_path):
     files = {f"{part}/{name}": CAR for part in ("train", "val") for name in ("labels/a.txt", "images/a.png")}
-    assert kitti.detect(write(tmp_path, files)).splits == {"train": "train", "val": "val"}
+    assert detect("kitti", write_files(tmp_path, files)).splits == {"train": "train", "val": "val"}
 
 
 def test_other_label_files_are_not_detected(tmp_path):
-    folder = write(tmp_path, {"labels/a.txt": "0 " + "0.5 " * 14, "images/a.png": b"x"})
-    assert kitti.detect(folder) is None
+    folder = write_files(tmp_path, {"labels/a.txt": "0 " + "0.5 " * 14, "images/a.png": b"x"})
+    assert detect("kitti", folder) is None
 
 
 def test_label_files_with_upper_case_suffixes_are_read(tmp_path):
-    folder = write(tmp_path, {"label_2/a.TXT": CAR, "image_2/a.png": b"x", "ImageSets/train.txt": "a\n"})
+    folder = write_files(tmp_path, {"label_2/a.TXT": CAR, "image_2/a.png": b"x", "ImageSets/train.txt": "a\n"})
     for source in ("", "train"):
         (record,) = read(folder, source)
         assert (record.record_key, record.annotation_path, len(record.objects)) == ("a", "label_2/a.TXT", 1)
-    assert kitti.detect(folder) is not None
+    assert detect("kitti", folder) is not None
 
 
 @pytest.mark.parametrize("end", ["\x0b", "\x0c", "\x1c", "\x85", "\u2028"])
 def test_only_line_ends_separate_lines(tmp_path, end):
-    (reject, record) = read(write(tmp_path, {"label_2/a.txt": f"{CAR}{end}{CAR}\r\n"}))
+    (reject, record) = read(write_files(tmp_path, {"label_2/a.txt": f"{CAR}{end}{CAR}\r\n"}))
     assert "got 30 columns" in reject.detail
     assert record.objects == ()
 
 
 def test_windows_line_ends_are_counted_once(tmp_path):
-    items = read(write(tmp_path, {"label_2/a.txt": "\r\n" * 100_000}))
+    items = read(write_files(tmp_path, {"label_2/a.txt": "\r\n" * 100_000}))
     assert [record.objects for record in records(items)] == [()]
 
 
@@ -190,5 +171,5 @@ def test_last_line_end_starts_no_line(text, num_lines):
 
 
 def test_boxes_of_a_label_file_with_too_many_lines_are_counted(tmp_path):
-    (reject,) = read(write(tmp_path, {"label_2/a.txt": "x\n" * 100_001}))
+    (reject,) = read(write_files(tmp_path, {"label_2/a.txt": "x\n" * 100_001}))
     assert (reject.reason, reject.num_boxes) == (Reason.TOO_MANY_BOXES, 100_001)

@@ -4,12 +4,18 @@ import json
 import math
 
 import pytest
+from labelled_data import detect, read_items
 
 from detloom.components.example_gen.data_folder import DataFolder
 from detloom.components.example_gen.sources import labelme
-from detloom.components.example_gen.sources.source_record import ReaderSettings, SourceRecord
+from detloom.components.example_gen.sources.source_record import SourceRecord
 from detloom.schemas.contracts.rejects import Reason, Reject
 from detloom.schemas.errors import InputError
+from detloom.schemas.run_file.data import IngestSettings
+
+
+def read(folder, source="", **settings):
+    return read_items("labelme", folder, source, **settings)
 
 
 def write(folder, name="a.json", shapes=(), **values):
@@ -17,12 +23,6 @@ def write(folder, name="a.json", shapes=(), **values):
     (folder / name).parent.mkdir(parents=True, exist_ok=True)
     (folder / name).write_text(json.dumps({**data, "imageHeight": 40, "imageWidth": 60, **values}), encoding="utf-8")
     return folder
-
-
-def read(folder, source="", **settings):
-    data_folder, reader_settings = DataFolder(str(folder)), ReaderSettings(**settings)
-    chunks = list(labelme.list_chunks(data_folder, "train", source, reader_settings))
-    return [item for chunk in chunks for item in labelme.read_chunk(data_folder, chunk, reader_settings)]
 
 
 def shape(shape_type="rectangle", points=((1, 2), (30.5, 20)), label="cat", **values):
@@ -50,7 +50,7 @@ def test_a_polygon_is_its_bounding_box_and_a_mask_on_request(tmp_path):
     found = shape("polygon", [(5, 1), (9, 7), (2, 3)])
     assert read_shape(tmp_path, found).box_xyxy == (2, 1, 9, 7)
     assert read_shape(tmp_path, found).mask is None
-    assert read_shape(tmp_path, found, with_masks=True).mask == [[5, 1, 9, 7, 2, 3]]
+    assert read_shape(tmp_path, found, masks=True).mask == [[5, 1, 9, 7, 2, 3]]
 
 
 def test_a_shape_without_a_type_is_a_polygon(tmp_path):
@@ -64,7 +64,7 @@ def test_a_circle_is_its_bounding_box(tmp_path):
 
 
 def test_a_mask_is_the_box_of_its_two_corners(tmp_path):
-    item = read_shape(tmp_path, shape("mask", [(30, 20), (1, 2)], mask="iVBORw0KGgo="), with_masks=True)
+    item = read_shape(tmp_path, shape("mask", [(30, 20), (1, 2)], mask="iVBORw0KGgo="), masks=True)
     assert (item.box_xyxy, item.mask) == ((1, 2, 30, 20), None)
 
 
@@ -145,10 +145,11 @@ def test_an_invalid_shape_is_rejected_as_a_box(tmp_path, found, words):
         ('{"shapes": [], "imagePath": "C:\\\\data\\\\a.jpg"}', Reason.PATH_OUTSIDE),
     ],
 )
-def test_a_damaged_file_quarantines_only_its_record(tmp_path, text, reason):
+def test_a_damaged_file_quarantines_only_its_record(tmp_path, text, reason, monkeypatch):
+    monkeypatch.setattr(labelme, "MAX_ANNOTATION_BYTES", 150_000)
     write(tmp_path, "b.json", imagePath="b.jpg")
     (tmp_path / "a.json").write_text(text, encoding="latin-1")
-    reject, record = read(tmp_path, max_annotation_bytes=150_000)
+    reject, record = read(tmp_path)
     assert isinstance(record, SourceRecord)
     assert (reject.reason, reject.scope, reject.record_key, reject.file) == (reason, "record", "a", "a.json")
     assert len(reject.detail) < 200
@@ -161,7 +162,7 @@ def test_a_rejected_record_counts_its_boxes(tmp_path):
 
 
 def test_a_deleted_file_is_a_missing_file(tmp_path):
-    folder, settings = DataFolder(str(write(tmp_path))), ReaderSettings()
+    folder, settings = DataFolder(str(write(tmp_path))), IngestSettings()
     (chunk,) = labelme.list_chunks(folder, "train", "", settings)
     (tmp_path / "a.json").unlink()
     (reject,) = labelme.read_chunk(folder, chunk, settings)
@@ -198,8 +199,7 @@ def test_a_source_without_files_is_an_error_naming_it(tmp_path):
 def test_folders_named_after_splits_are_splits(tmp_path):
     for part in ("train", "val", "other"):
         write(tmp_path, f"{part}/a.json", [shape()])
-    evidence = labelme.detect(DataFolder(str(tmp_path)))
-    assert evidence is not None
+    evidence = detect("labelme", tmp_path)
     assert evidence.splits == {"train": "train", "val": "val"}
     (record,) = read(tmp_path, "val")
     assert (record.record_key, record.image_path) == ("a", "val/a.jpg")
@@ -208,4 +208,4 @@ def test_folders_named_after_splits_are_splits(tmp_path):
 @pytest.mark.parametrize("text", ['{"images": [], "annotations": []}', "[]", ""])
 def test_other_json_is_not_detected_as_labelme(tmp_path, text):
     (tmp_path / "a.json").write_text(text)
-    assert labelme.detect(DataFolder(str(tmp_path))) is None
+    assert detect("labelme", tmp_path) is None

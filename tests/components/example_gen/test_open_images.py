@@ -4,11 +4,11 @@ import json
 import math
 
 import pytest
+from labelled_data import classes, detect, read_items, records, rejects
 
-from detloom.components.example_gen.data_folder import DataFolder
 from detloom.components.example_gen.sources import open_images
-from detloom.components.example_gen.sources.source_record import ReaderSettings, SourceClass, SourceRecord
-from detloom.schemas.contracts.rejects import Reason, Reject
+from detloom.components.example_gen.sources.source_record import SourceClass
+from detloom.schemas.contracts.rejects import Reason
 from detloom.schemas.errors import InputError
 
 HEADER = "ImageID,Source,LabelName,Confidence,XMin,XMax,YMin,YMax,IsOccluded,IsTruncated,IsGroupOf,IsDepiction,IsInside"
@@ -29,6 +29,10 @@ HIERARCHY = {
 }
 
 
+def read(folder, source="train-annotations-bbox.csv", **settings):
+    return read_items("open_images", folder, source, **settings)
+
+
 def row(image_id="a1", label="/m/01", box=(0.25, 0.75, 0.125, 0.5), flags="0,0,0,0,0"):
     return f"{image_id},xclick,{label},1,{','.join(map(str, box))},{flags}"
 
@@ -41,29 +45,19 @@ def write(folder, *rows, names=NAMES, header=HEADER, name="train-annotations-bbo
     return folder
 
 
-def read(folder, source="train-annotations-bbox.csv", **settings):
-    data_folder, reader_settings = DataFolder(str(folder)), ReaderSettings(**settings)
-    chunks = list(open_images.list_chunks(data_folder, "train", source, reader_settings))
-    return [item for chunk in chunks for item in open_images.read_chunk(data_folder, chunk, reader_settings)]
-
-
-def only(kind, items):
-    return [item for item in items if isinstance(item, kind)]
-
-
 def test_corners_are_fractions_and_classes_have_names(tmp_path):
     items = read(write(tmp_path, row()))
-    (record,) = only(SourceRecord, items)
+    (record,) = records(items)
     (item,) = record.objects
     assert (record.record_key, record.image_path, record.is_relative) == ("a1", "images/a1.jpg", True)
     # columns are XMin, XMax, YMin, YMax
     assert (item.class_name, item.box_xyxy) == ("Cat", (0.25, 0.125, 0.75, 0.5))
-    assert only(SourceClass, items) == [SourceClass(name) for name in ("Cat", "Animal", "Dog", "Husky")]
+    assert classes(items) == [SourceClass(name) for name in ("Cat", "Animal", "Dog", "Husky")]
 
 
 def test_scattered_rows_of_one_image_are_one_record(tmp_path):
-    records = only(SourceRecord, read(write(tmp_path, row("b"), row("a"), row("b", "/m/03"))))
-    assert [(record.record_key, [item.class_name for item in record.objects]) for record in records] == [
+    found = records(read(write(tmp_path, row("b"), row("a"), row("b", "/m/03"))))
+    assert [(record.record_key, [item.class_name for item in record.objects]) for record in found] == [
         ("a", ["Cat"]),
         ("b", ["Cat", "Dog"]),
     ]
@@ -71,7 +65,7 @@ def test_scattered_rows_of_one_image_are_one_record(tmp_path):
 
 def test_group_of_and_truncated_are_kept_and_minus_one_means_unknown(tmp_path):
     rows = [row(flags="0,1,1,0,0"), row(flags="-1,-1,-1,-1,-1")]
-    (record,) = only(SourceRecord, read(write(tmp_path, *rows)))
+    (record,) = records(read(write(tmp_path, *rows)))
     assert [(item.truncated, item.group_of) for item in record.objects] == [(True, True), (False, False)]
 
 
@@ -82,32 +76,32 @@ def test_repeated_column_is_refused_by_name(tmp_path):
 
 
 def test_repeated_column_that_is_not_read_is_ignored(tmp_path):
-    (record,) = only(SourceRecord, read(write(tmp_path, row() + ",x,y", header=HEADER + ",More,More")))
+    (record,) = records(read(write(tmp_path, row() + ",x,y", header=HEADER + ",More,More")))
     assert len(record.objects) == 1
 
 
 def test_columns_are_found_by_their_names(tmp_path):
     header = "YMax,XMin,LabelName,XMax,ImageID,YMin,More"
-    (record,) = only(SourceRecord, read(write(tmp_path, '0.5,0.25,"/m/01",0.75,a1,0.125,x', header=header)))
+    (record,) = records(read(write(tmp_path, '0.5,0.25,"/m/01",0.75,a1,0.125,x', header=header)))
     assert record.objects[0].box_xyxy == (0.25, 0.125, 0.75, 0.5)
 
 
 def test_without_class_descriptions_labels_are_names(tmp_path):
     items = read(write(tmp_path, row(), names=""))
-    assert only(SourceRecord, items)[0].objects[0].class_name == "/m/01"
-    assert only(SourceClass, items) == []
+    assert records(items)[0].objects[0].class_name == "/m/01"
+    assert classes(items) == []
 
 
 def test_the_list_of_all_labels_declares_no_classes(tmp_path):
     write(tmp_path, row(), names="")
     (tmp_path / "oidv7-class-descriptions.csv").write_text('LabelName,DisplayName\n/m/01,"Cat, big"\n/m/77,Bell\n')
     items = read(tmp_path)
-    assert only(SourceRecord, items)[0].objects[0].class_name == "Cat, big"
-    assert only(SourceClass, items) == []
+    assert records(items)[0].objects[0].class_name == "Cat, big"
+    assert classes(items) == []
 
 
 def test_numbers_that_are_not_finite_pass_through(tmp_path):
-    (record,) = only(SourceRecord, read(write(tmp_path, row(box=("nan", "inf", "-1e30", 2)))))
+    (record,) = records(read(write(tmp_path, row(box=("nan", "inf", "-1e30", 2)))))
     assert math.isnan(record.objects[0].box_xyxy[0])
     assert record.objects[0].box_xyxy[1:] == (-1e30, math.inf, 2)
 
@@ -128,28 +122,28 @@ def test_numbers_that_are_not_finite_pass_through(tmp_path):
 )
 def test_an_invalid_row_is_rejected_with_its_line(tmp_path, line, reason, key, words):
     items = read(write(tmp_path, row("b"), line, row("c")))
-    (reject,) = only(Reject, items)
+    (reject,) = rejects(items)
     assert (reject.reason, reject.scope, reject.record_key, reject.num_boxes) == (reason, "box", key, 1)
     assert reject.detail.startswith("line 3: ")
     assert words in reject.detail
-    assert [record.record_key for record in only(SourceRecord, items)] == sorted({"b", "c", key} - {""})
+    assert [record.record_key for record in records(items)] == sorted({"b", "c", key} - {""})
 
 
 def test_an_image_id_that_leads_outside_rejects_its_record(tmp_path):
-    (reject,) = only(Reject, read(write(tmp_path, row("../../x"), row("../../x"))))
+    (reject,) = rejects(read(write(tmp_path, row("../../x"), row("../../x"))))
     assert (reject.reason, reject.scope, reject.num_boxes) == (Reason.PATH_OUTSIDE, "record", 2)
 
 
 def test_an_image_with_too_many_rows_is_rejected(tmp_path, monkeypatch):
     monkeypatch.setattr(open_images, "MAX_OBJECTS_PER_IMAGE", 3)
-    (reject,) = only(Reject, read(write(tmp_path, *[row()] * 5)))
+    (reject,) = rejects(read(write(tmp_path, *[row()] * 5)))
     assert (reject.reason, reject.scope, reject.num_boxes) == (Reason.TOO_MANY_BOXES, "record", 5)
 
 
 def test_a_box_is_repeated_for_all_ancestors_except_the_root(tmp_path):
     write(tmp_path, row(label="/m/04", flags="0,0,1,0,0"), row(label="/m/02"))
     (tmp_path / "tree.json").write_text(json.dumps(HIERARCHY))
-    (record,) = only(SourceRecord, read(tmp_path, hierarchy_file="tree.json"))
+    (record,) = records(read(tmp_path, hierarchy_file="tree.json"))
     assert [(item.class_name, item.group_of) for item in record.objects] == [
         ("Husky", True),
         ("Dog", True),
@@ -169,7 +163,7 @@ def test_a_class_at_two_positions_has_the_ancestors_of_both_once(tmp_path):
     }
     write(tmp_path, row(label="/m/01"))
     (tmp_path / "tree.json").write_text(json.dumps(tree))
-    (record,) = only(SourceRecord, read(tmp_path, hierarchy_file="tree.json"))
+    (record,) = records(read(tmp_path, hierarchy_file="tree.json"))
     assert [item.class_name for item in record.objects] == ["Cat", "Animal", "Dog"]
 
 
@@ -214,8 +208,8 @@ def test_images_are_found_in_the_usual_folders(tmp_path, source, image, expected
     write(tmp_path, row(), name=source)
     (tmp_path / image).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / image).write_bytes(b"")
-    assert only(SourceRecord, read(tmp_path, source))[0].image_path == expected
-    assert only(SourceRecord, read(tmp_path, source, images_dir="x"))[0].image_path == "x/a1.jpg"
+    assert records(read(tmp_path, source))[0].image_path == expected
+    assert records(read(tmp_path, source, images_dir="x"))[0].image_path == "x/a1.jpg"
 
 
 def test_missing_columns_are_an_error_with_their_names(tmp_path):
@@ -232,8 +226,7 @@ def test_a_missing_file_is_an_error_with_its_name(tmp_path):
 def test_box_files_are_detected_with_their_splits(tmp_path):
     write(tmp_path, row(), name="annotations/train-annotations-bbox.csv")
     write(tmp_path, row(), name="annotations/validation-annotations-bbox.csv")
-    evidence = open_images.detect(DataFolder(str(tmp_path)))
-    assert evidence is not None
+    evidence = detect("open_images", tmp_path)
     assert evidence.splits == {
         "train": "annotations/train-annotations-bbox.csv",
         "val": "annotations/validation-annotations-bbox.csv",
@@ -243,7 +236,7 @@ def test_box_files_are_detected_with_their_splits(tmp_path):
 def test_other_tables_are_not_detected_as_open_images(tmp_path):
     (tmp_path / "a.csv").write_text("filename,width,height,class,xmin\n")
     (tmp_path / "b.csv").write_bytes(b"\xff\xfe\0")
-    assert open_images.detect(DataFolder(str(tmp_path))) is None
+    assert detect("open_images", tmp_path) is None
 
 
 def test_fiftyones_layout_is_detected_and_read(tmp_path):
@@ -253,15 +246,14 @@ def test_fiftyones_layout_is_detected_and_read(tmp_path):
         (tmp_path / part / "metadata" / "classes.csv").write_text(NAMES)
         (tmp_path / part / "data").mkdir()
         (tmp_path / part / "data" / "a1.jpg").write_bytes(b"image")
-    evidence = open_images.detect(DataFolder(str(tmp_path)))
-    assert evidence is not None
+    evidence = detect("open_images", tmp_path)
     assert evidence.splits == {"train": "train/labels/detections.csv", "val": "validation/labels/detections.csv"}
     items = read(tmp_path, "validation/labels/detections.csv")
-    (record,) = only(SourceRecord, items)
+    (record,) = records(items)
     assert (record.image_path, record.objects[0].class_name) == ("validation/data/a1.jpg", "Cat")
-    assert only(SourceClass, items)[0] == SourceClass("Cat")
+    assert classes(items)[0] == SourceClass("Cat")
 
 
 def test_an_image_id_that_is_too_long_is_rejected(tmp_path):
-    (reject,) = only(Reject, read(write(tmp_path, row("x" * 4097))))
+    (reject,) = rejects(read(write(tmp_path, row("x" * 4097))))
     assert (reject.reason, reject.scope) == (Reason.UNREADABLE_ANNOTATION, "box")

@@ -21,15 +21,15 @@ class Planned:
     """The result of planning: label map, shards, records by split, rejects."""
 
     def __init__(self, folder, staging, **changes):
-        params = ExampleGenParams(**{"data_format": "voc", "splits": {"train": "train", "eval": "val"}, **changes})
+        params = ExampleGenParams(**{"format": "voc", "splits": {"train": "train", "eval": "val"}, **changes})
         job = IngestJob(
             params=params,
-            data_format=params.data_format,
+            data_format=params.format,
             root=str(folder),
             subfolders=("",),
-            sources={"": params.source} if params.split_ratios else params.splits,
+            sources={"": params.source} if params.split_by_ratio else params.splits,
             examples=str(staging),
-            output_splits=tuple(params.split_ratios or params.splits),
+            output_splits=tuple(params.split_by_ratio or params.splits),
         )
         num_chunks = list_chunks(job).num_chunks
         for index in range(num_chunks):
@@ -109,40 +109,40 @@ def test_voc_classes_are_the_sorted_names_over_all_splits(make_voc, planned):
 
 def test_coco_classes_keep_their_category_ids(make_coco, planned):
     folder = make_coco({"t.json": ([{"id": 1, "file_name": "a.jpg"}], [])})
-    assert planned(folder, data_format="coco", splits={"train": "t.json"}).plan.label_map == [(3, "cat"), (7, "dog")]
+    assert planned(folder, format="coco", splits={"train": "t.json"}).plan.label_map == [(3, "cat"), (7, "dog")]
 
 
 def test_a_used_coco_category_id_zero_is_an_error_with_the_next_step(make_coco, planned):
     annotation = {"image_id": 1, "category_id": 0, "bbox": [1, 2, 3, 4]}
     images = [{"id": 1, "file_name": "a.jpg"}]
     folder = make_coco({"t.json": (images, [annotation])}, categories=[{"id": 0, "name": "cat"}])
-    with pytest.raises(InputError, match=r"t\.json.*got id 0.*class_names"):
-        planned(folder, data_format="coco", splits={"train": "t.json"})
+    with pytest.raises(InputError, match=r"t\.json.*got id 0.*classes"):
+        planned(folder, format="coco", splits={"train": "t.json"})
 
 
 def test_an_unused_coco_category_id_zero_is_left_out(make_coco, planned):
     categories = [{"id": 0, "name": "my-project"}, {"id": 1, "name": "cat"}]
     folder = make_coco({"t.json": ([{"id": 1, "file_name": "a.jpg"}], [])}, categories=categories)
-    assert planned(folder, data_format="coco", splits={"train": "t.json"}).plan.label_map == [(1, "cat")]
+    assert planned(folder, format="coco", splits={"train": "t.json"}).plan.label_map == [(1, "cat")]
 
 
 def test_given_class_names_fix_the_ids(make_voc, planned):
     folder = make_voc({"train": ["a"], "val": ["b"]})
-    assert planned(folder, class_names=("dog", "cat")).plan.label_map == [(1, "dog"), (2, "cat")]
+    assert planned(folder, classes=("dog", "cat")).plan.label_map == [(1, "dog"), (2, "cat")]
 
 
 def test_an_unknown_class_fails_with_class_file_and_allowed_names(make_voc, planned):
     folder = make_voc({"train": ["a"], "val": ["b"]}, {"b": [("cow", 1, 1, 9, 9)]})
     with pytest.raises(InputError, match=r"Annotations/b\.xml: record 'b' has class 'cow', allowed: \['cat', 'dog'\]"):
-        planned(folder, class_names=("dog", "cat"))
-    planned(folder, class_names=("dog", "cat"), unknown_class="reject")
-    planned(folder, class_names=("dog", "cat"), unknown_class="leave_out")
+        planned(folder, classes=("dog", "cat"))
+    planned(folder, classes=("dog", "cat"), unknown_class="reject")
+    planned(folder, classes=("dog", "cat"), unknown_class="leave_out")
 
 
 def test_an_unknown_category_id_fails_with_file_annotation_and_allowed_ids(make_coco, planned):
     annotation = {"image_id": 1, "category_id": 99, "bbox": [1, 2, 3, 4]}
     folder = make_coco({"t.json": ([{"id": 1, "file_name": "a.jpg"}], [annotation])})
-    changes = {"data_format": "coco", "splits": {"train": "t.json"}}
+    changes = {"format": "coco", "splits": {"train": "t.json"}}
     message = r"coco/t\.json: annotations\[0\]: category_id 99 .*allowed: \[3, 7\]"
     with pytest.raises(InputError, match=message):
         planned(folder, **changes)
@@ -167,7 +167,7 @@ def test_an_image_in_two_splits_is_quarantined_in_the_second(make_voc, planned):
 def test_a_rejected_record_does_not_claim_its_image(make_coco, planned):
     images = [{"id": 1, "file_name": "a.jpg"}, {"id": "1", "file_name": "b.jpg"}, {"id": 2, "file_name": "b.jpg"}]
     folder = make_coco({"t.json": (images, [])})  # 1 and "1" are two ids but one record key
-    found = planned(folder, data_format="coco", splits={"train": "t.json"})
+    found = planned(folder, format="coco", splits={"train": "t.json"})
     assert sum(map(len, found.keys.values())) + len(found.rejects) == 3
     assert "2" in found.keys["train"]
 
@@ -176,7 +176,7 @@ def test_equal_ids_in_two_files_are_not_duplicates(make_coco, planned):
     folder = make_coco(
         {"t.json": ([{"id": 1, "file_name": "a.jpg"}], []), "e.json": ([{"id": 1, "file_name": "b.jpg"}], [])}
     )
-    found = planned(folder, data_format="coco", splits={"train": "t.json", "eval": "e.json"})
+    found = planned(folder, format="coco", splits={"train": "t.json", "eval": "e.json"})
     assert (found.keys, found.rejects) == ({"train": ["1"], "eval": ["1"]}, [])
 
 
@@ -189,10 +189,10 @@ def test_two_splits_may_share_one_source(make_voc, planned):
 def test_an_empty_source_is_an_error_with_its_file(make_coco, planned):
     folder = make_coco({"t.json": ([], [])})
     with pytest.raises(InputError, match=r"split 'train' \(t\.json\)"):
-        planned(folder, data_format="coco", splits={"train": "t.json"})
+        planned(folder, format="coco", splits={"train": "t.json"})
 
 
-RATIOS = {"splits": {}, "split_ratios": {"train": 0.6, "eval": 0.4}, "source": "train"}
+RATIOS = {"splits": {}, "split_by_ratio": {"train": 0.6, "eval": 0.4}, "source": "train"}
 
 
 def test_a_record_keeps_its_split_when_data_is_added(make_voc, planned):
@@ -201,13 +201,13 @@ def test_a_record_keeps_its_split_when_data_is_added(make_voc, planned):
     many = planned(make_voc({"train": stems}, name="many"), **RATIOS)
     assert all(set(few.keys[split]) <= set(many.keys[split]) for split in few.keys)
     assert min(map(len, many.keys.values())) > 10  # 24 expected in eval
-    other = planned(make_voc({"train": stems}, name="other"), split_seed=1, **RATIOS)
+    other = planned(make_voc({"train": stems}, name="other"), seed=1, **RATIOS)
     assert other.keys["eval"] != many.keys["eval"]
 
 
 def test_groups_stay_in_one_split_and_a_record_without_a_group_is_quarantined(make_voc, planned):
     stems = [f"cam{camera}_{index}" for camera in range(12) for index in range(4)]
-    found = planned(make_voc({"train": [*stems, "stray"]}), split_group=r"/(cam\d+)_", **RATIOS)
+    found = planned(make_voc({"train": [*stems, "stray"]}), group_by=r"/(cam\d+)_", **RATIOS)
     cameras = {split: {key.split("_")[0] for key in keys} for split, keys in found.keys.items()}
     assert cameras["train"] | cameras["eval"] == {f"cam{camera}" for camera in range(12)}
     assert not cameras["train"] & cameras["eval"]
@@ -217,7 +217,7 @@ def test_groups_stay_in_one_split_and_a_record_without_a_group_is_quarantined(ma
 def test_stratification_puts_a_rare_class_into_every_split(make_voc, planned):
     stems = [f"{index:03d}" for index in range(50)]
     objects = {stem: [("cat", 1, 1, 9, 9), *([("lynx", 2, 2, 9, 9)] if stem < "005" else [])] for stem in stems}
-    found = planned(make_voc({"train": stems}, objects), split_stratify=True, **RATIOS)
+    found = planned(make_voc({"train": stems}, objects), stratify=True, **RATIOS)
     lynxes = {split: sum(key < "005" for key in keys) for split, keys in found.keys.items()}
     assert lynxes == {"train": 3, "eval": 2}
     assert Counter({split: len(keys) for split, keys in found.keys.items()}) == {"train": 30, "eval": 20}
@@ -296,14 +296,14 @@ def test_groups_of_the_user_decide_also_for_identical_images(make_pictures, plan
     folder, write = make_pictures(STEMS)
     for number, (_, second) in enumerate(PAIRS):
         write(second, seed=2 * number)
-    assert splits_of(planned(folder, split_group=r"/(\d+)\.", **RATIOS)) == BY_HASH
+    assert splits_of(planned(folder, group_by=r"/(\d+)\.", **RATIOS)) == BY_HASH
 
 
 def test_stratification_keeps_identical_images_together(make_pictures, planned):
     folder, write = make_pictures(STEMS)
     for stem in STEMS[:12]:
         write(stem, seed=0)
-    found = splits_of(planned(folder, split_stratify=True, **RATIOS))
+    found = splits_of(planned(folder, stratify=True, **RATIOS))
     assert len({found[stem] for stem in STEMS[:12]}) == 1
     assert Counter(found.values()) == {"train": 24, "eval": 16}
 

@@ -25,7 +25,7 @@ def data_folder(make_voc) -> Path:
 def ingested(data_folder: Path, out: Path, beam_args: Sequence[str]) -> dict[str, bytes]:
     """Return all files of the output."""
     params = ExampleGenParams(
-        data_format="voc",
+        format="voc",
         splits={"train": "train", "eval": "eval"},
         shard_max_bytes=10_000,
         max_reject_fraction=0.5,

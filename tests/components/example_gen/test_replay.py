@@ -59,7 +59,12 @@ def test_a_moved_data_folder_can_be_given(make_voc, tmp_path, run_ingest, run_re
 
 def test_with_ratios_a_record_keeps_its_split(make_voc, tmp_path, run_ingest, run_replay):
     folder = make_voc({"all": [f"{index:02d}" for index in range(20)]})
-    settings = {"splits": {}, "split_ratios": {"train": 0.5, "eval": 0.5}, "source": "all", "max_reject_fraction": 1.0}
+    settings = {
+        "splits": {},
+        "split_by_ratio": {"train": 0.5, "eval": 0.5},
+        "source": "all",
+        "max_reject_fraction": 1.0,
+    }
     expected = run_ingest(folder, tmp_path / "whole", **settings)["splits"]
     damaged = {path: path.read_bytes() for path in sorted((folder / "JPEGImages").iterdir())[:8]}
     for path in damaged:
@@ -93,9 +98,9 @@ def test_a_replay_into_the_original_output_is_an_error(make_voc, tmp_path, run_i
 def test_stratified_groups_cannot_be_replayed(make_voc, tmp_path, run_ingest, run_replay):
     folder = make_voc({"all": [f"cam{index % 4}_{index}" for index in range(16)]})
     (folder / "JPEGImages/cam1_1.jpg").write_text("no image")
-    settings = {"split_ratios": {"train": 0.5, "eval": 0.5}, "split_group": "(cam[0-9]+)_", "split_stratify": True}
+    settings = {"split_by_ratio": {"train": 0.5, "eval": 0.5}, "group_by": "(cam[0-9]+)_", "stratify": True}
     run_ingest(folder, tmp_path / "out", splits={}, source="all", max_reject_fraction=1.0, **settings)
-    with pytest.raises(InputError, match="split_stratify"):
+    with pytest.raises(InputError, match="stratify"):
         run_replay()
 
 

@@ -10,9 +10,10 @@ from PIL import Image, ImageDraw
 
 from detloom.components.example_gen.data_folder import DataFolder
 from detloom.components.example_gen.sources import formats
-from detloom.components.example_gen.sources.source_record import ReaderSettings, SourceRecord
+from detloom.components.example_gen.sources.source_record import SourceRecord
 from detloom.schemas.contracts import example_keys as keys
 from detloom.schemas.contracts.label_map import read_label_map
+from detloom.schemas.run_file.data import IngestSettings
 
 WIDTH, HEIGHT = 64, 32  # powers of two: pixels and relative coordinates are both exact, also in float32
 # class, xmin, ymin, xmax, ymax in pixels, by image
@@ -178,7 +179,7 @@ def make_scene(tmp_path):
 
 def read_relative(folder, data_format):
     """Return image path and objects by record key, boxes from 0 to 1."""
-    data, settings = DataFolder(str(folder)), ReaderSettings()
+    data, settings = DataFolder(str(folder)), IngestSettings()
     found = {}
     for chunk in formats.list_chunks(data_format, data, "train", SOURCES[data_format], settings):
         for item in formats.read_chunk(data_format, data, chunk, settings):
@@ -215,7 +216,7 @@ def expected_scene(data_format):
 
 
 def test_the_scene_exists_in_every_format():
-    assert tuple(SOURCES) == formats.FORMATS
+    assert list(SOURCES) == list(formats.FORMATS)
 
 
 @pytest.mark.parametrize("data_format", SOURCES)
@@ -232,9 +233,7 @@ def test_ingestion_writes_the_same_bytes_for_every_format(make_scene, tmp_path, 
     shards, examples = {}, {}
     for data_format in LABELLED:
         out = tmp_path / f"{data_format}-out"
-        report = run_ingest(
-            make_scene(data_format), out, data_format=data_format, splits={"train": SOURCES[data_format]}
-        )
+        report = run_ingest(make_scene(data_format), out, format=data_format, splits={"train": SOURCES[data_format]})
         assert (report["num_quarantined"], report["num_boxes_rejected"], report["repairs"]) == (0, 0, {})
         assert read_label_map(out / "label_map.pbtxt").names == CLASSES
         files = sorted((out / "Split-train").iterdir())
@@ -250,7 +249,7 @@ def test_ingestion_writes_the_same_bytes_for_every_format(make_scene, tmp_path, 
 
 def test_images_without_labels_are_written_without_boxes(make_scene, tmp_path, run_ingest, read_features):
     out = tmp_path / "out"
-    report = run_ingest(make_scene("images"), out, data_format="images", splits={"predict": "images"})
+    report = run_ingest(make_scene("images"), out, format="images", splits={"predict": "images"})
     assert (report["num_written"], report["num_boxes_in"]) == (3, 0)
     features = read_features(out / "Split-predict")
     assert sorted(feature[keys.IMAGE_FILENAME].bytes_list.value[0] for feature in features) == [

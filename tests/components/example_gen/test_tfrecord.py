@@ -9,17 +9,21 @@ import struct
 import numpy as np
 import pytest
 import tensorflow as tf
+from labelled_data import classes, detect, read_items, records, rejects
 from PIL import Image
 
-from detloom.components.example_gen.data_folder import DataFolder
 from detloom.components.example_gen.sources import tfrecord
-from detloom.components.example_gen.sources.source_record import ReaderSettings, SourceClass, SourceRecord
+from detloom.components.example_gen.sources.source_record import SourceClass
 from detloom.schemas.contracts import example_keys as keys
-from detloom.schemas.contracts.rejects import Reason, Reject
+from detloom.schemas.contracts.rejects import Reason
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.files.tfrecord import mask_checksum
 
 LABEL_MAP = "item { id: 3 name: 'cat' }\nitem { id: 5 name: '/m/05' display_name: 'dog' }\n"
+
+
+def read(folder, source="", **settings):
+    return read_items("tfrecord", folder, source, **settings)
 
 
 def feature(values):
@@ -54,25 +58,19 @@ def write(folder, *records, name="train.tfrecord"):
     return folder
 
 
-def read(folder, source="", **settings):
-    data_folder, reader_settings = DataFolder(str(folder)), ReaderSettings(**settings)
-    chunks = list(tfrecord.list_chunks(data_folder, "train", source, reader_settings))
-    return [item for chunk in chunks for item in tfrecord.read_chunk(data_folder, chunk, reader_settings)]
-
-
 def only(kind, items):
     return [item for item in items if isinstance(item, kind)]
 
 
 def test_labels_are_read_and_the_example_is_found_at_its_offset(tmp_path):
-    records = [example(IMAGE_SOURCE_ID=[b"a"]), example((), IMAGE_SOURCE_ID=[b"bb"])]
-    found = only(SourceRecord, read(write(tmp_path, *records)))
+    written = [example(IMAGE_SOURCE_ID=[b"a"]), example((), IMAGE_SOURCE_ID=[b"bb"])]
+    found = records(read(write(tmp_path, *written)))
     assert [(record.record_key, record.image_path, len(record.objects)) for record in found] == [
         ("a", "train.tfrecord", 1),
         ("bb", "train.tfrecord", 0),
     ]
     data = (tmp_path / "train.tfrecord").read_bytes()
-    for record, expected in zip(found, records, strict=True):
+    for record, expected in zip(found, written, strict=True):
         offset, length = record.example_at
         assert data[offset : offset + length] == expected
     (item,) = found[0].objects
@@ -83,7 +81,7 @@ def test_labels_are_read_and_the_example_is_found_at_its_offset(tmp_path):
 
 def test_flags_and_areas_are_read(tmp_path):
     record = example(DIFFICULT=[1], TRUNCATED=[0], IS_CROWD=[1], GROUP_OF=[1], AREA=[12.5])
-    (item,) = only(SourceRecord, read(write(tmp_path, record)))[0].objects
+    (item,) = records(read(write(tmp_path, record)))[0].objects
     assert (item.difficult, item.truncated, item.is_crowd, item.group_of, item.area_px) == (
         True, False, True, True, 12.5,
     )  # fmt: skip
@@ -93,27 +91,27 @@ def test_flags_and_areas_are_read(tmp_path):
 def test_ids_are_named_by_the_label_map(tmp_path, where):
     (tmp_path / where).write_text(LABEL_MAP)
     items = read(write(tmp_path, example(CLASS_TEXT=None, CLASS_ID=[5])))
-    assert only(SourceClass, items) == [SourceClass("cat", 3), SourceClass("dog", 5)]
-    assert only(SourceRecord, items)[0].objects[0].class_name == "dog"
+    assert classes(items) == [SourceClass("cat", 3), SourceClass("dog", 5)]
+    assert records(items)[0].objects[0].class_name == "dog"
 
 
 def test_a_label_map_at_the_top_applies_to_subfolders(tmp_path):
     (tmp_path / "label_map.pbtxt").write_text(LABEL_MAP)
     items = read(write(tmp_path, example(CLASS_TEXT=None, CLASS_ID=[3]), name="train/a.record"))
-    assert only(SourceRecord, items)[0].objects[0].class_name == "cat"
+    assert records(items)[0].objects[0].class_name == "cat"
 
 
 def test_the_id_is_used_if_the_text_is_not_a_name(tmp_path):
     (tmp_path / "label_map.pbtxt").write_text(LABEL_MAP)
     items = read(write(tmp_path, example(CLASS_TEXT=[b"/m/05"], CLASS_ID=[5])))
-    assert only(SourceRecord, items)[0].objects[0].class_name == "dog"
+    assert records(items)[0].objects[0].class_name == "dog"
 
 
 def test_a_text_outside_the_label_map_is_kept_whatever_its_id(tmp_path):
     (tmp_path / "label_map.pbtxt").write_text(LABEL_MAP)
     items = read(write(tmp_path, example(CLASS_TEXT=[b"truck"], CLASS_ID=[3])))
-    assert only(SourceRecord, items)[0].objects[0].class_name == "truck"
-    assert only(SourceClass, items) == [SourceClass("cat", 3), SourceClass("dog", 5)]
+    assert records(items)[0].objects[0].class_name == "truck"
+    assert classes(items) == [SourceClass("cat", 3), SourceClass("dog", 5)]
 
 
 @pytest.mark.parametrize(
@@ -131,7 +129,7 @@ def test_a_text_outside_the_label_map_is_kept_whatever_its_id(tmp_path):
 def test_contradicting_text_and_id_reject_the_box(tmp_path, text, class_id, detail):
     (tmp_path / "label_map.pbtxt").write_text(LABEL_MAP)
     items = read(write(tmp_path, example(CLASS_TEXT=[text], CLASS_ID=[class_id])))
-    (reject,) = only(Reject, items)
+    (reject,) = rejects(items)
     assert (reject.reason, reject.scope) == (Reason.UNKNOWN_CLASS, "box")
     assert re.match(detail, reject.detail)
 
@@ -139,7 +137,7 @@ def test_contradicting_text_and_id_reject_the_box(tmp_path, text, class_id, deta
 def test_an_id_of_0_is_ignored(tmp_path):
     (tmp_path / "label_map.pbtxt").write_text(LABEL_MAP)
     items = read(write(tmp_path, example(CLASS_TEXT=[b"cat"], CLASS_ID=[0])))
-    assert only(SourceRecord, items)[0].objects[0].class_name == "cat"
+    assert records(items)[0].objects[0].class_name == "cat"
 
 
 def test_one_name_with_two_ids_is_an_error_with_file_and_record(tmp_path):
@@ -147,18 +145,18 @@ def test_one_name_with_two_ids_is_an_error_with_file_and_record(tmp_path):
     with pytest.raises(InputError, match=r"train\.tfrecord: class 'cat' .*5 in record 'b'.*3"):
         read(tmp_path)
     (tmp_path / "label_map.pbtxt").write_text("item { id: 3 name: 'cat' }")
-    assert [len(record.objects) for record in only(SourceRecord, read(tmp_path))] == [1, 0]
+    assert [len(record.objects) for record in records(read(tmp_path))] == [1, 0]
 
 
 def test_a_label_map_with_keypoints_is_read(tmp_path):
     (tmp_path / "label_map.pbtxt").write_text("item { id: 3 name: 'cat' keypoints { id: 0 label: 'nose' } }")
-    assert only(SourceClass, read(write(tmp_path, example()))) == [SourceClass("cat", 3)]
+    assert classes(read(write(tmp_path, example()))) == [SourceClass("cat", 3)]
 
 
 def test_without_a_label_map_the_pairs_in_the_examples_are_the_classes(tmp_path):
     boxes = ((0.0, 0.0, 1.0, 1.0),) * 3
     items = read(write(tmp_path, example(boxes, CLASS_TEXT=[b"cat", b"dog", b"cat"], CLASS_ID=[3, 5, 3])))
-    assert only(SourceClass, items) == [SourceClass("cat", 3), SourceClass("dog", 5)]
+    assert classes(items) == [SourceClass("cat", 3), SourceClass("dog", 5)]
 
 
 @pytest.mark.parametrize(
@@ -168,9 +166,9 @@ def test_without_a_label_map_the_pairs_in_the_examples_are_the_classes(tmp_path)
 def test_a_box_without_a_class_is_rejected(tmp_path, values):
     (tmp_path / "label_map.pbtxt").write_text(LABEL_MAP)
     items = read(write(tmp_path, example(**values)))
-    (reject,) = only(Reject, items)
+    (reject,) = rejects(items)
     assert (reject.reason, reject.scope, reject.record_key) == (Reason.UNKNOWN_CLASS, "box", "a")
-    assert only(SourceRecord, items)[0].objects == ()
+    assert records(items)[0].objects == ()
 
 
 @pytest.mark.parametrize(
@@ -185,7 +183,7 @@ def test_a_box_without_a_class_is_rejected(tmp_path, values):
     ],
 )
 def test_the_key_is_the_source_id_else_the_file_name_else_the_number(tmp_path, values, key):
-    (record,) = only(SourceRecord, read(write(tmp_path, example(**values))))
+    (record,) = records(read(write(tmp_path, example(**values))))
     assert record.record_key == key
 
 
@@ -208,10 +206,10 @@ def test_the_key_is_the_source_id_else_the_file_name_else_the_number(tmp_path, v
 )
 def test_an_invalid_example_quarantines_only_its_record(tmp_path, record, reason, num_boxes):
     items = read(write(tmp_path, record, example(IMAGE_SOURCE_ID=[b"b"])))
-    (reject,) = only(Reject, items)
+    (reject,) = rejects(items)
     assert (reject.reason, reject.scope, reject.num_boxes) == (reason, "record", num_boxes)
     assert (reject.record_key, reject.file) == ("train.tfrecord#0", "train.tfrecord")
-    assert [record.record_key for record in only(SourceRecord, items)] == ["b"]
+    assert [record.record_key for record in records(items)] == ["b"]
 
 
 def damage(path, at, value=None, cut=None):
@@ -287,25 +285,25 @@ def test_a_length_that_looks_like_gzip_is_not_gzip(tmp_path):
     assert len(record) == 35_615
     write(tmp_path, record)
     assert (tmp_path / "train.tfrecord").read_bytes()[:2] == b"\x1f\x8b"
-    assert len(only(SourceRecord, read(tmp_path))) == 1
+    assert len(records(read(tmp_path))) == 1
 
 
 def test_keypoints_are_read_on_request(tmp_path):
     boxes = ((0.0, 0.0, 1.0, 1.0),) * 2
     points = {"KEYPOINT_X": [0.5, 0.25, 1.0, 0.0], "KEYPOINT_Y": [0.0, 1.0, 0.5, 0.25]}
     write(tmp_path, example(boxes, **points, KEYPOINT_VISIBILITY=[0, 1, 2, 2]))
-    first, second = only(SourceRecord, read(tmp_path, with_keypoints=True))[0].objects
+    first, second = records(read(tmp_path, keypoints=True))[0].objects
     assert first.keypoints == ((0.5, 0.0, 0), (0.25, 1.0, 1))
     assert second.keypoints == ((1.0, 0.5, 2), (0.0, 0.25, 2))
     write(tmp_path, example(boxes, **points, NUM_KEYPOINTS=[1, 3]))
-    found = only(SourceRecord, read(tmp_path, with_keypoints=True))[0].objects
+    found = records(read(tmp_path, keypoints=True))[0].objects
     assert [len(item.keypoints) for item in found] == [1, 3]
-    assert only(SourceRecord, read(tmp_path))[0].objects[0].keypoints is None
+    assert records(read(tmp_path))[0].objects[0].keypoints is None
 
 
 def test_keypoints_with_wrong_lengths_reject_the_record(tmp_path):
     write(tmp_path, example(KEYPOINT_X=[0.5], KEYPOINT_Y=[0.5, 0.5]))
-    (reject,) = read(tmp_path, with_keypoints=True)
+    (reject,) = read(tmp_path, keypoints=True)
     assert (reject.reason, reject.scope) == (Reason.UNREADABLE_KEYPOINTS, "record")
 
 
@@ -313,9 +311,9 @@ def test_masks_are_read_as_run_lengths_on_request(tmp_path):
     buffer = io.BytesIO()
     Image.fromarray(np.array([[0, 1], [0, 1]], np.uint8)).save(buffer, "PNG")
     write(tmp_path, example(MASK=[buffer.getvalue()]))
-    (item,) = only(SourceRecord, read(tmp_path, with_masks=True))[0].objects
+    (item,) = records(read(tmp_path, masks=True))[0].objects
     assert item.mask == {"size": [2, 2], "counts": [2, 2]}
-    assert only(SourceRecord, read(tmp_path))[0].objects[0].mask is None
+    assert records(read(tmp_path))[0].objects[0].mask is None
 
 
 @pytest.mark.parametrize(
@@ -326,7 +324,7 @@ def test_a_source_is_a_file_a_folder_or_a_pattern(tmp_path, source, num):
     for name in ("a/x.record-00000-of-00002", "a/x.record-00001-of-00002", "b.tfrecord"):
         write(tmp_path, example(), name=name)
     (tmp_path / "a" / "notes.txt").write_text("x")
-    assert len(only(SourceRecord, read(tmp_path, source))) == num
+    assert len(records(read(tmp_path, source))) == num
 
 
 @pytest.mark.parametrize("source", ["missing", "*.nothing", "../x.tfrecord"])
@@ -357,8 +355,7 @@ def test_a_source_without_files_is_an_error_naming_it(tmp_path, source):
 def test_files_are_detected_with_their_splits(tmp_path, names, splits):
     for name in names:
         write(tmp_path, name=name)
-    evidence = tfrecord.detect(DataFolder(str(tmp_path)))
-    assert evidence is not None
+    evidence = detect("tfrecord", tmp_path)
     assert evidence.splits == splits
 
 
@@ -369,4 +366,4 @@ def test_an_empty_file_has_no_records(tmp_path):
 def test_other_files_are_not_detected_as_records(tmp_path):
     for name in ("a.jpg", "recorder.txt", "records.txt"):
         (tmp_path / name).write_bytes(b"")
-    assert tfrecord.detect(DataFolder(str(tmp_path))) is None
+    assert detect("tfrecord", tmp_path) is None

@@ -1,25 +1,19 @@
 """Pascal VOC: records read, records quarantined, and errors that refuse the whole source."""
 
 import pytest
+from labelled_data import detect, read_items, records
 
 from detloom.components.example_gen.data_folder import DataFolder
-from detloom.components.example_gen.sources import voc
-from detloom.components.example_gen.sources.source_record import ReaderSettings, SourceRecord
+from detloom.components.example_gen.sources import source_record, voc
 from detloom.schemas.contracts.rejects import Reason, Reject
 from detloom.schemas.errors import InputError
+from detloom.schemas.run_file.data import IngestSettings
 
 BOX = "<bndbox><xmin>1</xmin><ymin>2</ymin><xmax>3</xmax><ymax>4</ymax></bndbox>"
 
 
 def read(folder, source="train", **settings):
-    """Return all items of a source."""
-    data, reader_settings = DataFolder(str(folder)), ReaderSettings(**settings)
-    chunks = list(voc.list_chunks(data, "train", source, reader_settings))
-    return [item for chunk in chunks for item in voc.read_chunk(data, chunk, reader_settings)]
-
-
-def records(items):
-    return [item for item in items if isinstance(item, SourceRecord)]
+    return read_items("voc", folder, source, **settings)
 
 
 def reasons(items):
@@ -65,17 +59,6 @@ def test_objects_with_different_fields_are_read(make_voc):
     (record,) = read(folder)
     found = [(item.class_name, item.truncated, item.box_xyxy) for item in record.objects]
     assert found == [("cat", True, (1, 2, 3, 4)), ("dog", False, (2, 2, 3, 4))]
-
-
-def test_plain_and_mixed_files_give_the_same_objects(make_voc):
-    folder = make_voc({"train": ["a"]})
-    plain = "".join(f"<object><name>c{i}</name>{BOX.replace('<ymax>4', f'<ymax>{i}')}</object>" for i in range(5, 105))
-    write_objects(folder, plain)
-    (fast,) = read(folder)
-    write_objects(folder, plain + "<object/>")
-    _, slow = read(folder)
-    assert fast.objects == slow.objects
-    assert fast.objects[99].box_xyxy == (1, 2, 3, 104)
 
 
 def test_nan_and_huge_numbers_are_passed_on(make_voc):
@@ -189,10 +172,11 @@ def test_a_folder_without_xml_files_is_an_error(tmp_path):
         ("<annotation>" + " " * 2000 + "</annotation>", Reason.FILE_TOO_LARGE, 0),
     ],
 )
-def test_a_damaged_annotation_file_quarantines_only_its_record(make_voc, text, reason, num_boxes):
+def test_a_damaged_annotation_file_quarantines_only_its_record(make_voc, text, reason, num_boxes, monkeypatch):
+    monkeypatch.setattr(voc, "MAX_ANNOTATION_BYTES", 1000)
     folder = make_voc({"train": ["a", "b"]})
     (folder / "Annotations/a.xml").write_text(text)
-    items = read(folder, max_annotation_bytes=1000)
+    items = read(folder)
     assert reasons(items) == [(reason, "record", "a")]
     assert (items[0].file, items[0].num_boxes) == ("Annotations/a.xml", num_boxes)
     assert [record.record_key for record in records(items)] == ["b"]
@@ -241,16 +225,17 @@ def test_only_an_invalid_box_is_rejected(make_voc, element, detail):
     assert reasons(read(folder)) == [(Reason.UNREADABLE_ANNOTATION, "box", "a")]
 
 
-def test_names_are_cut_into_chunks_of_the_configured_size(make_voc):
+def test_names_are_cut_into_chunks_of_the_configured_size(make_voc, monkeypatch):
+    monkeypatch.setattr(source_record, "RECORDS_PER_CHUNK", 2)
     folder = DataFolder(str(make_voc({"train": ["a", "b", "c"]})))
-    chunks = list(voc.list_chunks(folder, "train", "train", ReaderSettings(records_per_chunk=2)))
+    chunks = list(voc.list_chunks(folder, "train", "train", IngestSettings()))
     assert [chunk.names for chunk in chunks] == [("a", "b"), ("c",)]
     assert {chunk.source for chunk in chunks} == {"ImageSets/Main/train.txt"}
 
 
 def test_detection_names_a_file_and_the_lists_of_splits(make_voc):
     folder = make_voc({"train": ["a"], "val": ["b"], "cat_train": ["a"], "trainval": ["a", "b"]})
-    evidence = voc.detect(DataFolder(str(folder)))
+    evidence = detect("voc", folder)
     assert evidence.sentence == "Annotations/a.xml is a VOC annotation"
     assert evidence.splits == {"train": "train", "val": "val"}
 
@@ -259,12 +244,12 @@ def test_folders_named_after_splits_are_detected(tmp_path):
     for part in ("train", "valid"):
         (tmp_path / part).mkdir()
         (tmp_path / part / "a.xml").write_text("<annotation><filename>a.png</filename></annotation>")
-    assert voc.detect(DataFolder(str(tmp_path))).splits == {"train": "train", "val": "valid"}
+    assert detect("voc", tmp_path).splits == {"train": "train", "val": "valid"}
 
 
 def test_xml_of_another_kind_is_not_detected(tmp_path):
     (tmp_path / "annotations.xml").write_text("<annotations></annotations>")
-    assert voc.detect(DataFolder(str(tmp_path))) is None
+    assert detect("voc", tmp_path) is None
 
 
 def test_a_root_with_attributes_is_detected_after_other_xml(tmp_path):
@@ -272,7 +257,7 @@ def test_a_root_with_attributes_is_detected_after_other_xml(tmp_path):
     folder.mkdir()
     (folder / "_.xml").write_text("<other/>")
     (folder / "a.xml").write_text('<annotation verified="yes"></annotation>')
-    assert voc.detect(DataFolder(str(tmp_path))).sentence == "Annotations/a.xml is a VOC annotation"
+    assert detect("voc", tmp_path).sentence == "Annotations/a.xml is a VOC annotation"
 
 
 def test_folders_below_annotations_are_detected_as_splits(tmp_path):
@@ -281,7 +266,7 @@ def test_folders_below_annotations_are_detected_as_splits(tmp_path):
         (tmp_path / "annotations" / part / "a.xml").write_text("<annotation/>")
         (tmp_path / "images" / part).mkdir(parents=True)
         (tmp_path / "images" / part / "a.png").write_bytes(b"x")
-    assert voc.detect(DataFolder(str(tmp_path))).splits == {"train": "annotations/train", "val": "annotations/val 2"}
+    assert detect("voc", tmp_path).splits == {"train": "annotations/train", "val": "annotations/val 2"}
     assert read(tmp_path, "annotations/val 2")[0].image_path == "images/val 2/a.png"
 
 
@@ -325,5 +310,5 @@ def test_backslashes_do_not_lead_outside(make_voc):
 
 def test_a_nested_voc_folder_with_its_own_splits_is_not_detected(make_voc):
     folder = make_voc({"train": ["a"], "test": ["b"]}, name="data/voc")
-    assert voc.detect(DataFolder(str(folder.parent))) is None
-    assert set(voc.detect(DataFolder(str(folder))).splits) == {"train", "test"}
+    assert detect("voc", folder.parent) is None
+    assert set(detect("voc", folder).splits) == {"train", "test"}

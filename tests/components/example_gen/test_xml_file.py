@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from detloom.components.example_gen.data_folder import SourceError
-from detloom.components.example_gen.sources.xml_file import MAX_MARKS, MAX_NAMES, parse_xml, stream_children
+from detloom.components.example_gen.sources.xml_file import parse_xml, stream_children
 from detloom.schemas.contracts.rejects import Reason
 
 BOMB = '<!DOCTYPE a [<!ENTITY b "bb"><!ENTITY c "&b;&b;&b;&b;">]><a>&c;</a>'
@@ -41,12 +41,15 @@ def test_comments_and_processing_instructions_are_left_out():
         b'<!DOCTYPE a SYSTEM "http://127.0.0.1/a.dtd"><a/>',
         b'<!DOCTYPE a [<!ENTITY b SYSTEM "file:///etc/passwd">]><a>&b;</a>',
         b"<!DOCTYPE a><a/>",
+        b'<!DOCTYPE a [<!ENTITY b "%s"><!ENTITY c "%s">]><a x="&c;"/>' % (b"x" * 50_000, b"&b;" * 100_000),
     ],
 )
 def test_a_document_type_is_an_error(data):
-    with pytest.raises(SourceError, match="DTD") as caught:
+    with pytest.raises(SourceError) as caught:
         parse_xml(data)
     assert caught.value.reason is Reason.UNREADABLE_ANNOTATION
+    with pytest.raises(SourceError):
+        list(stream_children(io.BytesIO(data), "a", ("b",), LIMIT))
 
 
 @pytest.mark.parametrize(
@@ -61,8 +64,6 @@ def test_a_document_type_is_an_error(data):
         (b'<?xml version="1.0" encoding="no-such"?><a/>', "XML"),
         (b"<a>" * 100_000, "XML: deeper than 256 elements"),
         (b"<a>" + b"x" * 11_000_000 + b"</a>", "XML: .* above 10 MB"),
-        (b"<a>" + b"<b/>" * (MAX_MARKS + 1) + b"</a>", "1000000 tags"),
-        (b"<a>" + b"".join(b"<b%d>                              </b%d>" % (i, i) for i in range(2000)), "different"),
     ],
 )
 def test_text_that_is_not_an_annotation_is_an_error_with_a_short_detail(data, message):
@@ -86,13 +87,6 @@ def test_children_may_span_blocks():
         assert [item.get("id") for item in stream(data)] == ["7"]
 
 
-@pytest.mark.reliability("hostile input", "ingest")
-def test_a_document_type_is_an_error_at_any_block_boundary():
-    for shift in range(65_500, 65_540, 3):
-        with pytest.raises(SourceError, match="DTD"):
-            list(stream(b"<!--" + b"x" * shift + b"-->" + BOMB.encode()))
-
-
 @pytest.mark.parametrize(
     ("data", "message"),
     [
@@ -103,7 +97,7 @@ def test_a_document_type_is_an_error_at_any_block_boundary():
         (b"<annotations><image>" + b"<box/>" * 400_000, "1048576 bytes"),
         (b"<annotations>" + b"<junk/>" * 400_000, "1048576 bytes"),
         (b"<annotations><image a='" + b"x" * 2_000_000, "1048576 bytes"),
-        (b"<annotations>" + b"".join(b"<b%d/>" % i for i in range(MAX_NAMES + 9)), "different element names"),
+        (b"<!DOCTYPE annotations><annotations><image/></annotations>", "DTD"),
     ],
 )
 def test_a_stream_that_is_not_an_annotation_is_an_error(data, message):

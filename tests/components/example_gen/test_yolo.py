@@ -3,48 +3,29 @@
 import math
 
 import pytest
+from labelled_data import detect, read_items, records, rejects, write_files
 
-from detloom.components.example_gen.data_folder import DataFolder
-from detloom.components.example_gen.sources import yolo
-from detloom.components.example_gen.sources.source_record import ReaderSettings, SourceClass, SourceRecord
-from detloom.schemas.contracts.rejects import Reason, Reject
+from detloom.components.example_gen.sources import layout
+from detloom.components.example_gen.sources.source_record import SourceClass
+from detloom.schemas.contracts.rejects import Reason
 from detloom.schemas.errors import InputError
 
 DATA = "names: [cat, dog]\ntrain: images/train\nval: images/val\n"
 
 
-def write(folder, files):
-    for name, text in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return DataFolder(str(folder))
-
-
 def read(folder, source="train", **settings):
-    """Return all items of a source."""
-    reader_settings = ReaderSettings(**settings)
-    chunks = list(yolo.list_chunks(folder, "train", source, reader_settings))
-    return [item for chunk in chunks for item in yolo.read_chunk(folder, chunk, reader_settings)]
-
-
-def records(items):
-    return [item for item in items if isinstance(item, SourceRecord)]
-
-
-def rejects(items):
-    return [item for item in items if isinstance(item, Reject)]
+    return read_items("yolo", folder, source, **settings)
 
 
 def read_line(tmp_path, line, data=DATA, **settings):
     """Return the objects and the rejects of one label file."""
-    folder = write(tmp_path, {"data.yaml": data, "images/train/a.jpg": b"x", "labels/train/a.txt": line})
+    folder = write_files(tmp_path, {"data.yaml": data, "images/train/a.jpg": b"x", "labels/train/a.txt": line})
     items = read(folder, **settings)
     return records(items)[0].objects if records(items) else (), rejects(items)
 
 
 def test_a_box_is_relative_and_its_corners_come_from_its_centre(tmp_path):
-    folder = write(
+    folder = write_files(
         tmp_path,
         {"data.yaml": DATA, "images/train/sub/a.jpg": b"x", "labels/train/sub/a.txt": "1 0.5 0.25 0.5 0.125\n\n"},
     )
@@ -59,7 +40,7 @@ def test_a_box_is_relative_and_its_corners_come_from_its_centre(tmp_path):
 
 
 def test_an_image_without_a_label_file_has_no_boxes(tmp_path):
-    folder = write(
+    folder = write_files(
         tmp_path, {"data.yaml": DATA, "images/train/a.jpg": b"x", "images/train/b.png": b"x", "labels/train/b.txt": ""}
     )
     assert [(record.record_key, record.objects) for record in records(read(folder))] == [("a", ()), ("b", ())]
@@ -84,7 +65,7 @@ def test_a_polygon_with_a_nan_point_gives_a_nan_box(tmp_path):
 )
 def test_keypoints_are_read_if_the_data_file_has_their_shape(tmp_path, shape, points, expected):
     data = DATA + f"kpt_shape: {shape}\n"
-    (item,), _ = read_line(tmp_path, f"0 0.5 0.5 0.5 0.5 {points}", data, with_keypoints=True)
+    (item,), _ = read_line(tmp_path, f"0 0.5 0.5 0.5 0.5 {points}", data, keypoints=True)
     assert (item.box_xyxy, item.keypoints) == ((0.25, 0.25, 0.75, 0.75), expected)
     (without,), _ = read_line(tmp_path, f"0 0.5 0.5 0.5 0.5 {points}", data)
     assert without.keypoints is None
@@ -128,12 +109,13 @@ def test_an_invalid_line_is_rejected_as_a_box(tmp_path, line, reason, detail):
         (b"\n" * 100_001, Reason.TOO_MANY_BOXES),
     ],
 )
-def test_a_damaged_label_file_quarantines_only_its_record(tmp_path, label, reason):
-    folder = write(
+def test_a_damaged_label_file_quarantines_only_its_record(tmp_path, label, reason, monkeypatch):
+    monkeypatch.setattr(layout, "MAX_ANNOTATION_BYTES", 2_000_000)
+    folder = write_files(
         tmp_path,
         {"data.yaml": DATA, "images/train/a.jpg": b"x", "images/train/b.jpg": b"x", "labels/train/a.txt": label},
     )
-    items = read(folder, max_annotation_bytes=2_000_000)
+    items = read(folder)
     assert [(item.reason, item.scope, item.record_key) for item in rejects(items)] == [(reason, "record", "a")]
     assert [record.record_key for record in records(items)] == ["b"]
 
@@ -144,13 +126,13 @@ def test_names_by_number_are_ordered_by_number(tmp_path):
 
 
 def test_without_names_the_numbers_are_names(tmp_path):
-    folder = write(tmp_path, {"images/a.jpg": b"x", "labels/a.txt": "07 0.5 0.5 0.5 0.5"})
+    folder = write_files(tmp_path, {"images/a.jpg": b"x", "labels/a.txt": "07 0.5 0.5 0.5 0.5"})
     assert records(read(folder, ""))[0].objects[0].class_name == "7"
 
 
 def test_without_a_data_file_names_come_from_a_classes_file(tmp_path):
     files = {"images/a.jpg": b"x", "labels/a.txt": "1 0.5 0.5 0.5 0.5", "classes.txt": "cat\ndog\n\n"}
-    assert records(read(write(tmp_path, files), ""))[0].objects[0].class_name == "dog"
+    assert records(read(write_files(tmp_path, files), ""))[0].objects[0].class_name == "dog"
 
 
 @pytest.mark.parametrize(
@@ -172,7 +154,7 @@ def test_without_a_data_file_names_come_from_a_classes_file(tmp_path):
     ],
 )
 def test_an_invalid_data_file_is_an_error_with_its_name(tmp_path, text, message):
-    folder = write(tmp_path, {"data.yaml": text, "images/a.jpg": b"x"})
+    folder = write_files(tmp_path, {"data.yaml": text, "images/a.jpg": b"x"})
     with pytest.raises(InputError, match=rf"data\.yaml.*{message}"):
         read(folder, "")
 
@@ -190,20 +172,20 @@ def test_an_invalid_data_file_is_an_error_with_its_name(tmp_path, text, message)
     ],
 )
 def test_folders_are_found_below_path_or_beside_the_data_file(tmp_path, data, image):
-    folder = write(tmp_path, {"data.yaml": data, image: b"x", image.replace("images", "labels")[:-3] + "txt": ""})
+    folder = write_files(tmp_path, {"data.yaml": data, image: b"x", image.replace("images", "labels")[:-3] + "txt": ""})
     (record,) = records(read(folder))
     assert record.image_path == image
 
 
 def test_with_several_folders_keys_are_relative_to_the_data_folder(tmp_path):
-    folder = write(
+    folder = write_files(
         tmp_path, {"data.yaml": "train: [a/images, b/images]", "a/images/1.jpg": b"x", "b/images/1.jpg": b"x"}
     )
     assert [record.record_key for record in records(read(folder))] == ["a/images/1", "b/images/1"]
 
 
 def test_the_default_source_reads_a_folder_of_two_splits_once(tmp_path):
-    folder = write(
+    folder = write_files(
         tmp_path,
         {"data.yaml": "train: images/a\nval: images/a\ntest: images/none", "images/a/1.jpg": b"x"},
     )
@@ -212,7 +194,7 @@ def test_the_default_source_reads_a_folder_of_two_splits_once(tmp_path):
 
 def test_a_list_of_images_is_read_only_inside_the_folder(tmp_path):
     lines = f"images/train/a.jpg\n./images/train/b.jpg\n{tmp_path}/images/train/c.jpg\n/etc/d.jpg\n../e.jpg\n"
-    folder = write(tmp_path, {"data.yaml": "train: train.txt", "train.txt": lines})
+    folder = write_files(tmp_path, {"data.yaml": "train: train.txt", "train.txt": lines})
     items = read(folder)
     assert [record.image_path for record in records(items)] == [f"images/train/{name}.jpg" for name in "abc"]
     assert [record.record_key for record in records(items)] == [f"images/train/{name}" for name in "abc"]
@@ -223,7 +205,7 @@ def test_a_list_of_images_is_read_only_inside_the_folder(tmp_path):
 
 
 def test_a_folder_may_be_the_source(tmp_path):
-    folder = write(tmp_path, {"train/images/a.jpg": b"x", "train/labels/a.txt": "0 0.5 0.5 0.5 0.5"})
+    folder = write_files(tmp_path, {"train/images/a.jpg": b"x", "train/labels/a.txt": "0 0.5 0.5 0.5 0.5"})
     (record,) = records(read(folder, "train"))
     assert (record.record_key, len(record.objects)) == ("images/a", 1)
 
@@ -240,27 +222,29 @@ def test_a_folder_may_be_the_source(tmp_path):
 )
 def test_a_missing_source_is_an_error(tmp_path, data, source, message):
     with pytest.raises(InputError, match=message):
-        read(write(tmp_path, {"data.yaml": data}), source)
+        read(write_files(tmp_path, {"data.yaml": data}), source)
 
 
 def test_splits_with_a_folder_are_detected(tmp_path):
-    folder = write(
+    folder = write_files(
         tmp_path, {"data.yaml": DATA + "test: images/test\n", "images/train/a.jpg": b"", "images/val/b.jpg": b""}
     )
-    evidence = yolo.detect(folder)
+    evidence = detect("yolo", folder)
     assert evidence.sentence == "data.yaml names classes"
     assert evidence.splits == {"train": "train", "val": "val"}
 
 
 def test_labels_without_a_data_file_are_detected_by_their_first_line(tmp_path):
-    folder = write(tmp_path, {"labels/train/a.txt": "0 0.5 0.5 0.5 0.5\n", "images/train/a.jpg": b""})
-    assert yolo.detect(folder).splits == {"train": "images/train"}
-    write(tmp_path, {"labels/train/a.txt": "Car 0.00 0 -1.58 587.01 173.33 614.12 200.12 1.65 1.67 3.64 0 1 46 -1\n"})
-    assert yolo.detect(folder) is None
+    folder = write_files(tmp_path, {"labels/train/a.txt": "0 0.5 0.5 0.5 0.5\n", "images/train/a.jpg": b""})
+    assert detect("yolo", folder).splits == {"train": "images/train"}
+    write_files(
+        tmp_path, {"labels/train/a.txt": "Car 0.00 0 -1.58 587.01 173.33 614.12 200.12 1.65 1.67 3.64 0 1 46 -1\n"}
+    )
+    assert detect("yolo", folder) is None
 
 
 def test_a_damaged_data_file_is_still_evidence(tmp_path):
-    assert yolo.detect(write(tmp_path, {"data.yaml": "names: ["})).splits == {}
+    assert detect("yolo", write_files(tmp_path, {"data.yaml": "names: ["})).splits == {}
 
 
 def test_a_changed_data_file_is_read_again(tmp_path):
@@ -282,19 +266,21 @@ def test_all_line_ends_are_counted_once(tmp_path, end):
 
 
 def test_a_list_is_split_only_at_line_ends(tmp_path):
-    folder = write(tmp_path, {"data.yaml": "train: train.txt", "train.txt": "images/a\x0cb.jpg\r\n\r\nimages/c.jpg"})
+    folder = write_files(
+        tmp_path, {"data.yaml": "train: train.txt", "train.txt": "images/a\x0cb.jpg\r\n\r\nimages/c.jpg"}
+    )
     assert [record.image_path for record in records(read(folder))] == ["images/a\x0cb.jpg", "images/c.jpg"]
 
 
 def test_a_label_file_with_an_upper_case_suffix_is_read(tmp_path):
-    folder = write(tmp_path, {"images/a.jpg": b"x", "labels/a.TXT": "0 0.5 0.5 0.5 0.5"})
-    assert yolo.detect(folder) is not None
+    folder = write_files(tmp_path, {"images/a.jpg": b"x", "labels/a.TXT": "0 0.5 0.5 0.5 0.5"})
+    assert detect("yolo", folder) is not None
     (record,) = records(read(folder, ""))
     assert (record.annotation_path, len(record.objects)) == ("labels/a.TXT", 1)
 
 
 def test_labels_beside_images_are_ignored_if_a_labels_folder_exists(tmp_path):
-    folder = write(tmp_path, {"images/a.jpg": b"x", "images/a.txt": "a caption", "labels/b.txt": ""})
+    folder = write_files(tmp_path, {"images/a.jpg": b"x", "images/a.txt": "a caption", "labels/b.txt": ""})
     (record,) = read(folder, "")
     assert (record.annotation_path, record.objects) == ("labels/a.txt", ())
 
@@ -302,7 +288,7 @@ def test_labels_beside_images_are_ignored_if_a_labels_folder_exists(tmp_path):
 def test_labels_are_found_in_a_folder_beside_or_among_the_images(tmp_path):
     line = "0 0.5 0.5 0.5 0.5"
     files = {"train/a.jpg": b"x", "train/labels/a.txt": line, "train/b.jpg": b"x", "train/b.txt": line}
-    assert [len(record.objects) for record in records(read(write(tmp_path, files)))] == [1, 1]
+    assert [len(record.objects) for record in records(read(write_files(tmp_path, files)))] == [1, 1]
 
 
 def test_detected_split_names_are_valid(tmp_path):
@@ -311,19 +297,19 @@ def test_detected_split_names_are_valid(tmp_path):
         for part in ("train 2", "val,x")
         for root, suffix in (("images", "jpg"), ("labels", "txt"))
     }
-    assert yolo.detect(write(tmp_path, files)).splits == {"train": "images/train 2", "val": "images/val,x"}
+    assert detect("yolo", write_files(tmp_path, files)).splits == {"train": "images/train 2", "val": "images/val,x"}
 
 
 def test_unlabelled_images_of_a_split_are_included(tmp_path):
     files = {"train/images/a.jpg": b"x", "train/labels/a.txt": "0 0.5 0.5 0.5 0.5", "test/images/a.jpg": b"x"}
-    assert yolo.detect(write(tmp_path, files)).splits == {"train": "train/images", "test": "test/images"}
+    assert detect("yolo", write_files(tmp_path, files)).splits == {"train": "train/images", "test": "test/images"}
 
 
 def test_darknet_lists_are_read_with_and_without_its_folder(tmp_path):
     files = {"obj.names": "cat", "train.txt": "data/obj_train_data/a.jpg", "obj_train_data/a.jpg": b"x"}
-    (record,) = records(read(write(tmp_path, files), "train.txt"))
+    (record,) = records(read(write_files(tmp_path, files), "train.txt"))
     assert (record.record_key, record.image_path) == ("obj_train_data/a", "obj_train_data/a.jpg")
-    folder = write(tmp_path, {"data/obj_train_data/a.jpg": b"x"})
+    folder = write_files(tmp_path, {"data/obj_train_data/a.jpg": b"x"})
     assert records(read(folder, ""))[0].image_path == "data/obj_train_data/a.jpg"
 
 
@@ -338,15 +324,15 @@ def test_darknet_lists_are_read_with_and_without_its_folder(tmp_path):
 )
 def test_invalid_lists_of_names_are_errors(tmp_path, files, message):
     with pytest.raises(InputError, match=message):
-        read(write(tmp_path, {**files, "train/a.jpg": b"x"}), "train")
+        read(write_files(tmp_path, {**files, "train/a.jpg": b"x"}), "train")
 
 
 def test_one_repeated_name_among_many_is_found(tmp_path):
     names = [f"class {number}" for number in range(60_000)]  # takes minutes if each name is counted in the whole list
     with pytest.raises(InputError, match="'class 59999'"):
-        read(write(tmp_path, {"classes.txt": "\n".join([*names, names[-1]]), "a.jpg": b"x"}), "")
+        read(write_files(tmp_path, {"classes.txt": "\n".join([*names, names[-1]]), "a.jpg": b"x"}), "")
 
 
 def test_an_invalid_character_in_the_data_file_is_an_error(tmp_path):
     with pytest.raises(InputError, match=r"data\.yaml:1: .*YAML"):
-        read(write(tmp_path, {"data.yaml": 'names: ["\\UFFFFFFFF"]'}), "")
+        read(write_files(tmp_path, {"data.yaml": 'names: ["\\UFFFFFFFF"]'}), "")

@@ -61,7 +61,7 @@ def test_exported_bccd_data_ingest_to_the_same_examples(tmp_path):
     folder = Path(os.environ.get("DETLOOM_SHARED", ROOT.parent / "shared")) / "data/bccd"
     if not folder.is_dir():
         pytest.skip("no BCCD: set DETLOOM_SHARED to the folder that holds data/bccd")
-    check_reads_back(folder, tmp_path, ["--split", "train=train", "--split", "val=val", "--split", "test=test"])
+    check_reads_back(folder, tmp_path, ["--splits", "train=train,val=val,test=test"])
 
 
 def test_an_export_reports_lost_information(crowded, tmp_path):

@@ -3,11 +3,13 @@
 import json
 from pathlib import Path
 
+import click
 import pytest
 import tensorflow as tf
 from command_line import detloom_command, sentence
 
-from detloom.pipelines.commands.ingest import pipeline_maker
+from detloom.components.example_gen.command_settings import command_settings
+from detloom.pipelines.commands.ingest import ingest, pipeline_maker
 
 ROOT = Path(__file__).parents[3]
 
@@ -24,9 +26,7 @@ def split_names(folder: Path) -> dict[str, list[str]]:
 
 def test_ingest_writes_the_requested_splits(make_voc, tmp_path):
     folder = make_voc(a=["c1", "d1"], b=["c2"])
-    result = detloom_command(
-        "ingest", "--input", folder, "--output", tmp_path / "out", "--split", "train=a", "--split", "eval=b"
-    )
+    result = detloom_command("ingest", "--input", folder, "--output", tmp_path / "out", "--splits", "train=a, eval=b")
     assert result.exit_code == 0, result.output
     found = {split: sorted(names) for split, names in split_names(tmp_path / "out").items()}
     assert found == {"train": ["c1", "d1"], "eval": ["c2"]}
@@ -37,7 +37,7 @@ def test_ingest_prints_counts_and_output_paths(make_voc, tmp_path):
     folder = make_voc(a=[f"c{number}" for number in range(9)] + ["d1"])
     (folder / "JPEGImages/c3.jpg").write_bytes(b"not an image")
     result = detloom_command(
-        "ingest", "--input", folder, "--output", tmp_path / "out", "--split", "train=a", "--max-reject-fraction", "0.1"
+        "ingest", "--input", folder, "--output", tmp_path / "out", "--splits", "train=a", "--max-reject-fraction", "0.1"
     )
     assert result.exit_code == 0, result.output
     lines = [" ".join(line.split()) for line in result.output.splitlines()]
@@ -52,7 +52,7 @@ def test_ingest_prints_counts_and_output_paths(make_voc, tmp_path):
 def test_too_many_rejects_print_the_summary_and_fail(make_voc, tmp_path):
     folder = make_voc(a=["c1", "c2", "c3"])
     (folder / "JPEGImages/c2.jpg").write_bytes(b"")
-    result = detloom_command("ingest", "--input", folder, "--output", tmp_path / "out", "--split", "train=a")
+    result = detloom_command("ingest", "--input", folder, "--output", tmp_path / "out", "--splits", "train=a")
     assert result.exit_code == 1
     assert "1 of 3 records (33.3%) were rejected, allowed: 5.0%" in sentence(result)
     assert "empty_image_file 1" in result.output
@@ -61,7 +61,7 @@ def test_too_many_rejects_print_the_summary_and_fail(make_voc, tmp_path):
 def test_ratios_split_the_whole_data_set(make_voc, tmp_path):
     folder = make_voc(a=[f"c{number}" for number in range(40)])
     result = detloom_command(
-        "ingest", "--input", folder, "--output", tmp_path / "out", "--split-ratios", "train=0.5, eval=0.5", "--gzip"
+        "ingest", "--input", folder, "--output", tmp_path / "out", "--split-by-ratio", "train=0.5, eval=0.5", "--gzip"
     )
     assert result.exit_code == 0, result.output
     assert len(list((tmp_path / "out").glob("Split-*/data_tfrecord-*.gz"))) >= 2
@@ -73,7 +73,7 @@ def test_ratios_split_the_whole_data_set(make_voc, tmp_path):
 def test_classes_are_numbered_in_order_and_others_refused(make_voc, tmp_path):
     folder = make_voc(a=["d1", "c1"])
     options = ["--classes", "cat", "--unknown-class", "reject", "--max-reject-fraction", "1"]
-    result = detloom_command("ingest", "--input", folder, "--output", tmp_path / "out", "--split", "train=a", *options)
+    result = detloom_command("ingest", "--input", folder, "--output", tmp_path / "out", "--splits", "train=a", *options)
     assert result.exit_code == 0, result.output
     assert "unknown_class 1" in result.output
 
@@ -81,16 +81,30 @@ def test_classes_are_numbered_in_order_and_others_refused(make_voc, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--split", "train"], "--split: got 'train'"),
-        (["--split", "train=a", "--split", "train=b"], "--split: 'train'"),
-        (["--split-ratios", "train=most"], "got train='most'"),
-        (["--split-ratios", "train=0.5"], "a sum of 0.5"),
-        (["--split", "../x=a"], "got the name '../x'"),
+        (["--splits", "train"], "got 'train'"),
+        (["--splits", "train=a,train=b"], "got 'train=b'"),
+        (["--splits", "../x=a"], "got the name '../x'"),
+        (["--split-by-ratio", "train=most"], "train: got 'most'"),
+        (["--split-by-ratio", "train=0.5"], "a sum of 0.5"),
+        (["--max-reject-fraction", "nan"], "max_reject_fraction"),
     ],
 )
 def test_an_invalid_option_is_named(options, message, make_voc, tmp_path):
     result = detloom_command("ingest", "--input", make_voc(a=["c1"]), "--output", tmp_path / "out", *options)
-    assert message in sentence(result)
+    assert result.exit_code != 0
+    assert message in f"{result.output}{result.exception}"
+
+
+def test_every_setting_has_an_option_with_its_name_default_and_documentation():
+    options = {option.name: option for option in ingest.params}
+    for name, setting in command_settings().items():
+        assert options[name].opts == [f"--{name.replace('_', '-')}"]
+        assert options[name].help.split()[:3] == setting.doc.split()[:3] or "`" in setting.doc
+        if options[name].is_flag:
+            assert setting.annotation is bool
+        elif not isinstance(options[name].type, click.types.StringParamType) and setting.default is not None:
+            assert options[name].default == setting.default
+    assert "--classes" in options["unknown_class"].help
 
 
 def test_an_output_at_s3_is_refused(make_voc):
@@ -120,7 +134,7 @@ def test_replay_refuses_other_settings(tmp_path):
 def test_repaired_records_are_replayed(make_voc, tmp_path):
     folder = make_voc(a=["c1", "c2", "c3"])
     (folder / "JPEGImages/c2.jpg").write_bytes(b"")
-    options = ["--split", "train=a", "--max-reject-fraction", "0.5"]
+    options = ["--splits", "train=a", "--max-reject-fraction", "0.5"]
     assert detloom_command("ingest", "--input", folder, "--output", tmp_path / "out", *options).exit_code == 0
     (folder / "JPEGImages/c2.jpg").write_bytes((folder / "JPEGImages/c1.jpg").read_bytes())
     result = detloom_command("ingest", "--replay", tmp_path / "out/rejects", "--output", tmp_path / "again")
@@ -139,7 +153,7 @@ def test_beam_arguments_after_two_dashes_reach_beam(make_voc, tmp_path):
     assert other.options.view_as(StandardOptions).runner == "FlinkRunner"
     folder = make_voc(a=["c1"])
     result = detloom_command(
-        "ingest", "--input", folder, "--output", tmp_path / "out", "--split", "train=a", "--", "--runner=NoSuchRunner"
+        "ingest", "--input", folder, "--output", tmp_path / "out", "--splits", "train=a", "--", "--runner=NoSuchRunner"
     )
     assert result.exit_code != 0
     assert "NoSuchRunner" in str(result.exception)

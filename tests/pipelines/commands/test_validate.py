@@ -7,7 +7,7 @@ from command_line import detloom_command, sentence
 
 def test_validate_reports_the_failed_check(make_voc, tmp_path):
     folder = make_voc(a=["c1", "d1"])
-    detloom_command("ingest", "--input", folder, "--output", tmp_path / "out", "--split", "train=a")
+    detloom_command("ingest", "--input", folder, "--output", tmp_path / "out", "--splits", "train=a")
     checks = tmp_path / "checks.yaml"
     checks.write_text("examples_per_split: {threshold: 3}\n")
     result = detloom_command("validate", tmp_path / "out", "--checks", checks, "--output", tmp_path / "report")
@@ -22,7 +22,7 @@ def test_validate_reports_the_failed_check(make_voc, tmp_path):
 
 def test_validate_prints_the_checks_as_json(make_voc, tmp_path):
     folder = make_voc(a=["c1", "d1"])
-    detloom_command("ingest", "--input", folder, "--output", tmp_path / "out", "--split", "train=a")
+    detloom_command("ingest", "--input", folder, "--output", tmp_path / "out", "--splits", "train=a")
     (tmp_path / "checks.yaml").write_text("examples_per_split: {threshold: 3}\n")
     result = detloom_command("validate", tmp_path / "out", "--checks", tmp_path / "checks.yaml", "--json")
     assert result.exit_code == 1
@@ -47,4 +47,4 @@ def test_a_checks_file_overrides_the_run_file(crowded, tmp_path):
 
 def test_a_missing_train_split_is_refused(crowded):
     result = detloom_command("validate", crowded, "--train-split", "b")
-    assert "--train-split: got 'b'" in sentence(result)
+    assert "got the split 'b', allowed: a." in sentence(result)

@@ -7,6 +7,7 @@ import pytest
 from tfx.types import standard_artifacts
 
 from detloom.components.example_gen.component import DetectionExampleGen
+from detloom.components.example_gen.params import ExampleGenParams
 from detloom.pipelines.container import run_node as node
 from detloom.pipelines.container.example_gen_driver import local_data
 from detloom.pipelines.container.example_gen_entrypoint import run_example_gen
@@ -37,13 +38,13 @@ def make_task(backend):
 
     def make(data_path: str, *, is_driver: bool = False) -> Task:
         splits = {split: f"annotations/{split}.json" for split in ("train", "eval", "test")}
-        node = DetectionExampleGen(data_path, data_format="coco", splits=splits, max_reject_fraction=0.9)
+        node = DetectionExampleGen(data_path, ExampleGenParams(format="coco", splits=splits, max_reject_fraction=0.9))
         properties = node.exec_properties
         parameters = {key: value for key, value in properties.items() if value is not None}
         invocation, inputs_spec = backend.arguments(OUTPUTS, parameters=parameters)
         return Task(
             place=backend.place,
-            executor_class_path="" if is_driver else "detloom.components.example_gen.executor.Executor",
+            executor_class_path="" if is_driver else "detloom.components.example_gen.component.Executor",
             invocation=invocation,
             inputs_spec=inputs_spec,
             beam_args=(),

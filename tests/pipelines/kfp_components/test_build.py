@@ -18,7 +18,7 @@ from detloom.schemas.errors import InputError
 ROOT = Path(__file__).parents[3]
 IMAGE = "registry.example.org/ml/detloom@sha256:0123"
 INPUTS = {
-    "ingest": {"data": "STRING", "split_ratios": "STRUCT", "class_names": "LIST", "num_workers": "NUMBER_INTEGER"},
+    "ingest": {"data": "STRING", "split_by_ratio": "STRUCT", "classes": "LIST", "num_workers": "NUMBER_INTEGER"},
     "validate": {"examples": "system.Dataset", "config": "STRING"},
     "train": {"examples": "system.Dataset", "config": "STRING", "overrides": "STRUCT"},
     "evaluate": {"model": "system.Model", "examples": "system.Dataset", "production": "STRING"},

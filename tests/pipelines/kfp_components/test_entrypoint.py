@@ -63,9 +63,9 @@ def task(tmp_path):
 
 
 def test_a_mistake_ends_with_one_sentence(task, capsys, tmp_path):
-    assert task("ingest").run({"data": str(tmp_path), "split_ratios": {"train": 0.5}}) == 1
+    assert task("ingest").run({"data": str(tmp_path), "split_by_ratio": {"train": 0.5}}) == 1
     message = capsys.readouterr().err
-    assert message.startswith("error: split_ratios: got {'train': 0.5}, a sum of 0.5")
+    assert message.startswith("error: ingest: split_by_ratio: got {'train': 0.5}, a sum of 0.5")
     assert message.count("\n") == 1
 
 

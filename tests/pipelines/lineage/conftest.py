@@ -182,7 +182,7 @@ class TwoRuns(StoreBuilder):
             {},
             some("examples", "rejects"),
             input_base="/data/digits",
-            data_format="coco",
+            format="coco",
             data_folders=json.dumps([f"span-{span}"]),
             code_fingerprint="c0de",
         )

@@ -100,7 +100,7 @@ def test_splits_share_no_digit_and_test_shares_no_photograph_area():
 
 
 def test_ingestion_refuses_exactly_the_broken_records(folder, tmp_path):
-    params = ExampleGenParams(data_format="coco", splits=ANNOTATION_FILES, max_reject_fraction=0.5)
+    params = ExampleGenParams(format="coco", splits=ANNOTATION_FILES, max_reject_fraction=0.5)
     out = IngestFolders(str(tmp_path), str(tmp_path / "rejects"))
     report = ingest(folder, params, out, test_pipeline.TestPipeline)
     assert {split: counts["num_written"] for split, counts in report["splits"].items()} == {

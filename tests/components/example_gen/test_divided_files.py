@@ -1,6 +1,5 @@
 """An annotation file of many images gives the same records and bytes when it is divided into parts."""
 
-import io
 import json
 from pathlib import Path
 
@@ -8,11 +7,12 @@ import apache_beam as beam
 import pytest
 
 from detloom.components.example_gen.data_folder import DataFolder
-from detloom.components.example_gen.sources import file_parts, formats
-from detloom.components.example_gen.sources.file_parts import FilePart, PartFiles
-from detloom.components.example_gen.sources.source_record import ReaderSettings, SourceClass
+from detloom.components.example_gen.sources import formats, image_groups
+from detloom.components.example_gen.sources.image_groups import PartFiles
+from detloom.components.example_gen.sources.source_record import SourceClass
 from detloom.components.storage.storage import open_storage
 from detloom.schemas.errors import InputError
+from detloom.schemas.run_file.data import IngestSettings
 
 KEYS = [f"img{number:02d}" for number in range(40)]
 
@@ -41,23 +41,13 @@ def write_open_images(folder):
     (folder / "class-descriptions-boxable.csv").write_text("/m/01,cat\n/m/03,dog\n")
 
 
-def write_cvat(folder, declaration="<?xml version='1.0' encoding='utf-8'?>", attributes="", encoding="utf-8"):
-    box = '<box label="café" xtl="1" ytl="2" xbr="{}" ybr="9"><attribute name="difficult">1</attribute></box>'
-    images = [f'<image id="1" name="{key}.jpg" subset="s">{box.format(4 + len(key))}</image>' for key in KEYS]
-    images[5] = "<!-- <image name='none.jpg'/> --><image name=''/>"  # image 5 has no name; nobody reads the comment
-    images[30:30] = ["<image name='other.jpg' subset='t'><note><![CDATA[<image name='no.jpg'/>]]></note></image>"]
-    meta = "<meta><task><labels><label><name>café</name></label></labels></task></meta>"
-    text = f"{declaration}<annotations{attributes}>{meta}{''.join(images)}</annotations>\n"
-    (folder / "annotations.xml").write_bytes(text.encode(encoding))
-
-
-WRITERS = {"coco": write_coco, "open_images": write_open_images, "cvat": write_cvat}
-SOURCES = {"coco": "a.json", "open_images": "a.csv", "cvat": "annotations.xml#s"}
+WRITERS = {"coco": write_coco, "open_images": write_open_images}
+SOURCES = {"coco": "a.json", "open_images": "a.csv"}
 
 
 def read_all(data_format, folder, source):
     """Return the classes, and records and rejects in a fixed order, of all chunks; and the number of chunks."""
-    data_folder, settings = DataFolder(str(folder)), ReaderSettings()
+    data_folder, settings = DataFolder(str(folder)), IngestSettings()
     chunks = list(formats.list_chunks(data_format, data_folder, "train", source, settings))
     parts = PartFiles(open_storage(folder / "staging"), "parts")
     if len(chunks) > 1:
@@ -73,7 +63,7 @@ def test_a_divided_file_has_the_same_records_rejects_and_classes(data_format, tm
     classes, items, num_chunks = read_all(data_format, tmp_path, SOURCES[data_format])
     assert num_chunks == 1
     assert len(items) >= 39
-    monkeypatch.setattr(file_parts, "PART_BYTES", 500)
+    monkeypatch.setattr(image_groups, "PART_BYTES", 500)
     divided = read_all(data_format, tmp_path, SOURCES[data_format])
     assert divided[2] >= 4
     assert divided[:2] == (classes, items)
@@ -82,10 +72,8 @@ def test_a_divided_file_has_the_same_records_rejects_and_classes(data_format, tm
 @pytest.mark.parametrize("data_format", WRITERS)
 def test_every_part_gets_some_of_the_images(data_format, tmp_path, monkeypatch):
     WRITERS[data_format](tmp_path)
-    monkeypatch.setattr(
-        file_parts, "PART_BYTES", (tmp_path / SOURCES[data_format].removesuffix("#s")).stat().st_size // 3
-    )
-    folder, settings = DataFolder(str(tmp_path)), ReaderSettings()
+    monkeypatch.setattr(image_groups, "PART_BYTES", (tmp_path / SOURCES[data_format]).stat().st_size // 3)
+    folder, settings = DataFolder(str(tmp_path)), IngestSettings()
     chunks = list(formats.list_chunks(data_format, folder, "train", SOURCES[data_format], settings))
     parts = PartFiles(open_storage(tmp_path / "staging"), "parts")
     formats.split_file(data_format, folder, chunks[0], settings, parts)
@@ -95,39 +83,17 @@ def test_every_part_gets_some_of_the_images(data_format, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("declaration", "attributes", "encoding"),
-    [
-        ("<?xml version='1.0' encoding='iso-8859-1'?>", "", "latin-1"),
-        ("<?xml version='1.0' encoding='gb18030'?>", "", "gb18030"),
-        ("<?xml version='1.0' encoding='utf-16'?>", "", "utf-16"),
-        ("", " xmlns:a='b'", "utf-8"),
-    ],
-    ids=["latin-1", "gb18030", "utf-16", "namespaces"],
-)
-def test_an_xml_file_that_cannot_be_divided_is_read_as_one(declaration, attributes, encoding, tmp_path, monkeypatch):
-    write_cvat(tmp_path, declaration, attributes, encoding)
-    whole = read_all("cvat", tmp_path, "annotations.xml")
-    monkeypatch.setattr(file_parts, "PART_BYTES", 500)
-    divided = read_all("cvat", tmp_path, "annotations.xml")
-    assert divided[:2] == whole[:2]
-
-
-@pytest.mark.parametrize(
     ("data_format", "damage", "message"),
     [
         ("coco", lambda text: text[:-3], r"a\.json:1: not readable as JSON"),
         ("open_images", lambda text: text.replace("ImageID", "Image"), r"a\.csv:1: the columns ImageID are missing"),
-        ("cvat", lambda text: text.replace("</annotations>", ""), r"annotations\.xml: not readable as XML"),
-        ("cvat", lambda text: text.replace("<annotations", "<!DOCTYPE a><annotations"), "DTD"),
-        ("cvat", lambda text: text.replace("</meta>", "</meta><track/>"), "video tracks"),
-        ("cvat", lambda text: text.replace('subset="s"', ""), "no image of the subset 's'"),
     ],
 )
 def test_a_damaged_file_is_an_error_of_its_parts(data_format, damage, message, tmp_path, monkeypatch):
     WRITERS[data_format](tmp_path)
-    path = Path(tmp_path / SOURCES[data_format].removesuffix("#s"))
-    monkeypatch.setattr(file_parts, "PART_BYTES", 500)
-    folder, settings = DataFolder(str(tmp_path)), ReaderSettings()
+    path = Path(tmp_path / SOURCES[data_format])
+    monkeypatch.setattr(image_groups, "PART_BYTES", 500)
+    folder, settings = DataFolder(str(tmp_path)), IngestSettings()
     chunks = list(formats.list_chunks(data_format, folder, "train", SOURCES[data_format], settings))
     path.write_text(damage(path.read_text()))
     parts = PartFiles(open_storage(tmp_path / "staging"), "parts")
@@ -142,17 +108,8 @@ def test_ingestion_of_a_divided_file_writes_the_same_bytes(make_coco, run_ingest
     folder = make_coco({"a.json": (images, boxes)})
     outputs = []
     for name, part_bytes, make_pipeline in (("whole", 2**20, None), ("divided", 300, beam.Pipeline)):
-        monkeypatch.setattr(file_parts, "PART_BYTES", part_bytes)
-        run_ingest(folder, tmp_path / name, make_pipeline, data_format="coco", splits={"train": "a.json"})
+        monkeypatch.setattr(image_groups, "PART_BYTES", part_bytes)
+        run_ingest(folder, tmp_path / name, make_pipeline, format="coco", splits={"train": "a.json"})
         files = sorted(path for path in (tmp_path / name).rglob("*") if path.is_file())
         outputs.append([(path.relative_to(tmp_path / name), path.read_bytes()) for path in files])
     assert outputs[0] == outputs[1]
-
-
-def test_a_range_of_a_file_is_read_between_other_bytes():
-    file = io.BytesIO(b"0123456789")
-    file.seek(3)
-    assert FilePart(file, 4, b"<a>", b"</a>").readall() == b"<a>3456</a>"
-    file.seek(3)
-    part = io.BufferedReader(FilePart(file, 4, b"<a>", b"</a>"), 2)
-    assert b"".join(iter(lambda: part.read(1), b"")) == b"<a>3456</a>"
