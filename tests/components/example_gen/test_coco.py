@@ -331,27 +331,6 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
     assert peaks[1] < max(1.5 * peaks[0], 8e6)
 
 
-def test_official_files_are_detected_with_their_splits_and_without_captions(tmp_path):
-    for name in ("instances_train2017", "instances_val2017", "person_keypoints_val2017", "captions_val2017"):
-        write(tmp_path, [], name=f"annotations/{name}.json")
-    evidence = detect("coco", tmp_path)
-    assert evidence.splits == {
-        "train": "annotations/instances_train2017.json",
-        "val": "annotations/instances_val2017.json",
-    }
-
-
-def test_roboflow_folders_are_detected_with_their_splits(tmp_path):
-    for part in ("train", "valid", "test"):
-        write(tmp_path, [], name=f"{part}/_annotations.coco.json")
-    evidence = detect("coco", tmp_path)
-    assert evidence.splits == {
-        "test": "test/_annotations.coco.json",
-        "train": "train/_annotations.coco.json",
-        "val": "valid/_annotations.coco.json",
-    }
-
-
 def test_a_single_file_without_a_split_name_is_not_a_split(tmp_path):
     write(tmp_path, [{"id": 1, "file_name": "a.jpg"}], name="labels.json")
     evidence = detect("coco", tmp_path)
@@ -400,9 +379,3 @@ def test_a_file_that_starts_with_many_categories_is_detected(tmp_path):
     data = {"categories": categories, "images": images, "annotations": [annotation] * 2000}
     (tmp_path / "train.json").write_text(json.dumps(data))
     assert detect("coco", tmp_path) is not None
-
-
-@pytest.mark.parametrize("text", ['{"shapes": [], "imagePath": "a.jpg"}', "[]", "", '{"name": "package"}', "\0\0"])
-def test_other_json_is_not_detected_as_coco(tmp_path, text):
-    (tmp_path / "a.json").write_text(text)
-    assert detect("coco", tmp_path) is None

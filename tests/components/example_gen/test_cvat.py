@@ -265,28 +265,6 @@ def test_a_missing_subset_is_an_error(tmp_path):
         read(write(tmp_path, image(subset="Test")), "annotations.xml#Tset")
 
 
-def test_subsets_are_detected_as_splits(tmp_path):
-    evidence = detect("cvat", write(tmp_path, META, image(subset="Train"), image(subset="Validation")))
-    assert evidence.sentence == "annotations.xml is a CVAT annotation"
-    assert evidence.splits == {"train": "annotations.xml#Train", "val": "annotations.xml#Validation"}
-
-
-def test_no_splits_are_detected_if_an_image_has_no_subset(tmp_path):
-    assert detect("cvat", write(tmp_path, image(subset="Train"), image())).splits == {}
-
-
-def test_the_only_xml_file_is_detected(tmp_path):
-    folder = write(tmp_path, image(), name="job.xml")
-    assert detect("cvat", folder).sentence == "job.xml is a CVAT annotation"
-    write(tmp_path, image(), name="job2.xml")
-    assert detect("cvat", folder) is None
-
-
-def test_xml_of_another_kind_is_not_detected(tmp_path):
-    (tmp_path / "a.xml").write_text("<annotation></annotation>")
-    assert detect("cvat", tmp_path) is None
-
-
 def test_a_root_with_attributes_is_detected_and_read(tmp_path):
     folder = write(tmp_path)
     (tmp_path / "annotations.xml").write_text(f'<annotations version="1.1">{image(BOX)}</annotations>')

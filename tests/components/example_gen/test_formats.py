@@ -119,6 +119,114 @@ def write(folder, files):
     return DataFolder(str(folder))
 
 
+COCO_FILE = '{"images": [], "annotations": [], "categories": []}'
+CSV_FILE = "ImageID,LabelName,XMin,XMax,YMin,YMax\n"
+CVAT_IMAGE = "<image name='a.jpg' subset='{}'/>"
+CVAT_FILE = f"<annotations version='1.1'>{CVAT_IMAGE}{CVAT_IMAGE}</annotations>"
+RECORDS = "pet_train.record-00000-of-00002", "pet_train.record-00001-of-00002", "pet_val.record-00000-of-00001"
+# Folders by format: files, and the splits that are detected; None: it is not detected as this format.
+DETECTED = [
+    (
+        "coco",
+        {f"annotations/{name}.json": COCO_FILE for name in ("instances_train2017", "person_keypoints_train2017")}
+        | {"annotations/captions_val2017.json": COCO_FILE, "annotations/instances_val2017.json": COCO_FILE},
+        {"train": "annotations/instances_train2017.json", "val": "annotations/instances_val2017.json"},
+    ),
+    (
+        "coco",
+        {f"{part}/_annotations.coco.json": COCO_FILE for part in ("train", "valid", "test")},
+        {
+            "test": "test/_annotations.coco.json",
+            "train": "train/_annotations.coco.json",
+            "val": "valid/_annotations.coco.json",
+        },
+    ),
+    *[
+        ("coco", {"a.json": text}, None)
+        for text in ('{"shapes": [], "imagePath": "a.jpg"}', "[]", "", '{"name": "package"}', "\0\0")
+    ],
+    ("voc", {"train/a.xml": "<annotation/>", "valid/a.xml": "<annotation/>"}, {"train": "train", "val": "valid"}),
+    ("voc", {"Annotations/_.xml": "<other/>", "Annotations/a.xml": "<annotation verified='yes'></annotation>"}, {}),
+    ("voc", {"annotations.xml": "<annotations></annotations>"}, None),
+    (
+        "yolo",
+        {"data.yaml": "names: [a]\ntrain: images/a\nval: images/b\ntest: images/none", "images/a/1.jpg": ""}
+        | {"images/b/1.jpg": ""},
+        {"train": "train", "val": "val"},
+    ),
+    ("yolo", {"data.yaml": "names: ["}, {}),
+    ("yolo", {"labels/train/a.txt": YOLO_LINE, "images/train/a.jpg": ""}, {"train": "images/train"}),
+    ("yolo", {"labels/train/a.txt": KITTI_LINE, "images/train/a.jpg": ""}, None),
+    (
+        "yolo",
+        {f"labels/{part}/a.txt": YOLO_LINE for part in ("train 2", "val,x")}
+        | {f"images/{part}/a.jpg": "" for part in ("train 2", "val,x")},
+        {"train": "images/train 2", "val": "images/val,x"},
+    ),
+    (
+        "yolo",
+        {"train/images/a.jpg": "", "train/labels/a.txt": YOLO_LINE, "test/images/a.jpg": ""},
+        {"train": "train/images", "test": "test/images"},
+    ),
+    (
+        "open_images",
+        {f"annotations/{part}-annotations-bbox.csv": CSV_FILE for part in ("train", "validation")},
+        {"train": "annotations/train-annotations-bbox.csv", "val": "annotations/validation-annotations-bbox.csv"},
+    ),
+    ("open_images", {"a.csv": "filename,width,height,class,xmin\n", "b.csv": "\0"}, None),
+    (
+        "kitti",
+        {f"ImageSets/{name}.txt": "a" for name in ("train", "val", "trainval")}
+        | {"training/label_2/a.txt": KITTI_LINE, "training/image_2/a.png": ""},
+        {"train": "ImageSets/train.txt", "val": "ImageSets/val.txt"},
+    ),
+    (
+        "kitti",
+        {f"{part}/labels/a.txt": KITTI_LINE for part in ("train", "val")}
+        | {f"{part}/images/a.png": "" for part in ("train", "val")},
+        {"train": "train", "val": "val"},
+    ),
+    ("kitti", {"labels/a.txt": "0 " + "0.5 " * 14, "images/a.png": ""}, None),
+    *[("labelme", {"a.json": text}, None) for text in ('{"images": [], "annotations": []}', "[]", "")],
+    (
+        "cvat",
+        {"annotations.xml": CVAT_FILE.format("Train", "Validation")},
+        {"train": "annotations.xml#Train", "val": "annotations.xml#Validation"},
+    ),
+    ("cvat", {"annotations.xml": CVAT_FILE.format("Train", "")}, {}),
+    ("cvat", {"job.xml": CVAT_FILE}, {}),
+    ("cvat", {"job.xml": CVAT_FILE, "job2.xml": CVAT_FILE}, None),
+    ("cvat", {"a.xml": "<annotation></annotation>"}, None),
+    (
+        "tfrecord",
+        dict.fromkeys(RECORDS, ""),
+        {"train": "pet_train.record-?????-of-00002", "val": "pet_val.record-?????-of-00001"},
+    ),
+    (
+        "tfrecord",
+        {f"Split-{split}/data_tfrecord-00000-of-00001": "" for split in ("eval", "train")},
+        {"eval": "Split-eval", "train": "Split-train"},
+    ),
+    ("tfrecord", {"train/a.tfrecords": "", "test/a.tfrecords": ""}, {"test": "test", "train": "train"}),
+    ("tfrecord", {"Split-/data_tfrecord-00000-of-00001": ""}, {"all": "Split-"}),
+    ("tfrecord", {"Split-a b/x.tfrecord": "", "Split-c,d/x.tfrecord": ""}, {"a_b": "Split-a b", "c_d": "Split-c,d"}),
+    ("tfrecord", {"data.record": ""}, {}),
+    ("tfrecord", {"a.jpg": "", "recorder.txt": "", "records.txt": ""}, None),
+    (
+        "images",
+        {"train/a.jpg": "", "valid/b.png": "", "other/c.jpg": "", "test/readme.txt": ""},
+        {"train": "train", "val": "valid"},
+    ),
+    ("images", {"a.txt": ""}, None),
+]
+
+
+@pytest.mark.parametrize(("name", "files", "splits"), DETECTED)
+def test_the_splits_of_a_folder_are_detected(name, files, splits, tmp_path):
+    evidence = formats.find_evidence(name, write(tmp_path, files))
+    assert (evidence.splits if evidence else None) == splits
+
+
 def test_every_format_has_a_test_folder():
     assert list(FOLDERS) == list(formats.FORMATS)
 

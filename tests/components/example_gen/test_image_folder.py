@@ -62,12 +62,3 @@ def test_a_link_that_leads_outside_is_listed_and_reading_it_is_an_error(tmp_path
 def test_a_source_without_images_is_an_error_naming_it(tmp_path, source):
     with pytest.raises(InputError, match=f"{source}: no image"):
         read(touch(tmp_path, "a.txt"), source)
-
-
-def test_folders_named_after_splits_are_splits(tmp_path):
-    evidence = image_folder.detect(touch(tmp_path, "train/a.jpg", "valid/b.png", "other/c.jpg", "test/readme.txt"))
-    assert evidence.splits == {"train": "train", "val": "valid"}
-
-
-def test_a_folder_without_images_is_not_detected(tmp_path):
-    assert image_folder.detect(touch(tmp_path, "a.txt")) is None

@@ -117,32 +117,6 @@ def test_a_missing_source_is_an_error(tmp_path, source, message):
         read(write_files(tmp_path, {"ImageSets/train.txt": "a"}), source)
 
 
-def test_lists_are_detected_as_splits(tmp_path):
-    folder = write_files(
-        tmp_path,
-        {
-            "ImageSets/train.txt": "a",
-            "ImageSets/val.txt": "b",
-            "ImageSets/trainval.txt": "a\nb",
-            "training/label_2/a.txt": CAR,
-            "training/image_2/a.png": b"x",
-        },
-    )
-    evidence = detect("kitti", folder)
-    assert evidence.sentence == "training/label_2/a.txt is a KITTI label"
-    assert evidence.splits == {"train": "ImageSets/train.txt", "val": "ImageSets/val.txt"}
-
-
-def test_folders_are_detected_as_splits(tmp_path):
-    files = {f"{part}/{name}": CAR for part in ("train", "val") for name in ("labels/a.txt", "images/a.png")}
-    assert detect("kitti", write_files(tmp_path, files)).splits == {"train": "train", "val": "val"}
-
-
-def test_other_label_files_are_not_detected(tmp_path):
-    folder = write_files(tmp_path, {"labels/a.txt": "0 " + "0.5 " * 14, "images/a.png": b"x"})
-    assert detect("kitti", folder) is None
-
-
 def test_label_files_with_upper_case_suffixes_are_read(tmp_path):
     folder = write_files(tmp_path, {"label_2/a.TXT": CAR, "image_2/a.png": b"x", "ImageSets/train.txt": "a\n"})
     for source in ("", "train"):

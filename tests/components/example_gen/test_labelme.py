@@ -203,9 +203,3 @@ def test_folders_named_after_splits_are_splits(tmp_path):
     assert evidence.splits == {"train": "train", "val": "val"}
     (record,) = read(tmp_path, "val")
     assert (record.record_key, record.image_path) == ("a", "val/a.jpg")
-
-
-@pytest.mark.parametrize("text", ['{"images": [], "annotations": []}', "[]", ""])
-def test_other_json_is_not_detected_as_labelme(tmp_path, text):
-    (tmp_path / "a.json").write_text(text)
-    assert detect("labelme", tmp_path) is None

@@ -223,22 +223,6 @@ def test_a_missing_file_is_an_error_with_its_name(tmp_path):
         read(tmp_path)
 
 
-def test_box_files_are_detected_with_their_splits(tmp_path):
-    write(tmp_path, row(), name="annotations/train-annotations-bbox.csv")
-    write(tmp_path, row(), name="annotations/validation-annotations-bbox.csv")
-    evidence = detect("open_images", tmp_path)
-    assert evidence.splits == {
-        "train": "annotations/train-annotations-bbox.csv",
-        "val": "annotations/validation-annotations-bbox.csv",
-    }
-
-
-def test_other_tables_are_not_detected_as_open_images(tmp_path):
-    (tmp_path / "a.csv").write_text("filename,width,height,class,xmin\n")
-    (tmp_path / "b.csv").write_bytes(b"\xff\xfe\0")
-    assert detect("open_images", tmp_path) is None
-
-
 def test_fiftyones_layout_is_detected_and_read(tmp_path):
     for part in ("train", "validation"):
         write(tmp_path, row(), names="", name=f"{part}/labels/detections.csv")

@@ -9,7 +9,7 @@ import struct
 import numpy as np
 import pytest
 import tensorflow as tf
-from labelled_data import classes, detect, read_items, records, rejects
+from labelled_data import classes, read_items, records, rejects
 from PIL import Image
 
 from detloom.components.example_gen.sources import tfrecord
@@ -335,35 +335,5 @@ def test_a_source_without_files_is_an_error_naming_it(tmp_path, source):
         read(tmp_path / "data", source)
 
 
-@pytest.mark.parametrize(
-    ("names", "splits"),
-    [
-        (
-            ["pet_train.record-00000-of-00002", "pet_train.record-00001-of-00002", "pet_val.record-00000-of-00001"],
-            {"train": "pet_train.record-?????-of-00002", "val": "pet_val.record-?????-of-00001"},
-        ),
-        (
-            ["Split-eval/data_tfrecord-00000-of-00001", "Split-train/data_tfrecord-00000-of-00001"],
-            {"eval": "Split-eval", "train": "Split-train"},
-        ),
-        (["train/a.tfrecords", "test/a.tfrecords"], {"test": "test", "train": "train"}),
-        (["Split-/data_tfrecord-00000-of-00001"], {"all": "Split-"}),
-        (["Split-a b/x.tfrecord", "Split-c,d/x.tfrecord"], {"a_b": "Split-a b", "c_d": "Split-c,d"}),
-        (["data.record"], {}),
-    ],
-)
-def test_files_are_detected_with_their_splits(tmp_path, names, splits):
-    for name in names:
-        write(tmp_path, name=name)
-    evidence = detect("tfrecord", tmp_path)
-    assert evidence.splits == splits
-
-
 def test_an_empty_file_has_no_records(tmp_path):
     assert read(write(tmp_path)) == []
-
-
-def test_other_files_are_not_detected_as_records(tmp_path):
-    for name in ("a.jpg", "recorder.txt", "records.txt"):
-        (tmp_path / name).write_bytes(b"")
-    assert detect("tfrecord", tmp_path) is None

@@ -240,26 +240,6 @@ def test_detection_names_a_file_and_the_lists_of_splits(make_voc):
     assert evidence.splits == {"train": "train", "val": "val"}
 
 
-def test_folders_named_after_splits_are_detected(tmp_path):
-    for part in ("train", "valid"):
-        (tmp_path / part).mkdir()
-        (tmp_path / part / "a.xml").write_text("<annotation><filename>a.png</filename></annotation>")
-    assert detect("voc", tmp_path).splits == {"train": "train", "val": "valid"}
-
-
-def test_xml_of_another_kind_is_not_detected(tmp_path):
-    (tmp_path / "annotations.xml").write_text("<annotations></annotations>")
-    assert detect("voc", tmp_path) is None
-
-
-def test_a_root_with_attributes_is_detected_after_other_xml(tmp_path):
-    folder = tmp_path / "Annotations"
-    folder.mkdir()
-    (folder / "_.xml").write_text("<other/>")
-    (folder / "a.xml").write_text('<annotation verified="yes"></annotation>')
-    assert detect("voc", tmp_path).sentence == "Annotations/a.xml is a VOC annotation"
-
-
 def test_folders_below_annotations_are_detected_as_splits(tmp_path):
     for part in ("train", "val 2"):
         (tmp_path / "annotations" / part).mkdir(parents=True)

@@ -225,28 +225,6 @@ def test_a_missing_source_is_an_error(tmp_path, data, source, message):
         read(write_files(tmp_path, {"data.yaml": data}), source)
 
 
-def test_splits_with_a_folder_are_detected(tmp_path):
-    folder = write_files(
-        tmp_path, {"data.yaml": DATA + "test: images/test\n", "images/train/a.jpg": b"", "images/val/b.jpg": b""}
-    )
-    evidence = detect("yolo", folder)
-    assert evidence.sentence == "data.yaml names classes"
-    assert evidence.splits == {"train": "train", "val": "val"}
-
-
-def test_labels_without_a_data_file_are_detected_by_their_first_line(tmp_path):
-    folder = write_files(tmp_path, {"labels/train/a.txt": "0 0.5 0.5 0.5 0.5\n", "images/train/a.jpg": b""})
-    assert detect("yolo", folder).splits == {"train": "images/train"}
-    write_files(
-        tmp_path, {"labels/train/a.txt": "Car 0.00 0 -1.58 587.01 173.33 614.12 200.12 1.65 1.67 3.64 0 1 46 -1\n"}
-    )
-    assert detect("yolo", folder) is None
-
-
-def test_a_damaged_data_file_is_still_evidence(tmp_path):
-    assert detect("yolo", write_files(tmp_path, {"data.yaml": "names: ["})).splits == {}
-
-
 def test_a_changed_data_file_is_read_again(tmp_path):
     (first,), _ = read_line(tmp_path, "1 0.5 0.5 0.5 0.5")
     (second,), _ = read_line(tmp_path, "1 0.5 0.5 0.5 0.5", DATA.replace("dog", "horse"))
@@ -289,20 +267,6 @@ def test_labels_are_found_in_a_folder_beside_or_among_the_images(tmp_path):
     line = "0 0.5 0.5 0.5 0.5"
     files = {"train/a.jpg": b"x", "train/labels/a.txt": line, "train/b.jpg": b"x", "train/b.txt": line}
     assert [len(record.objects) for record in records(read(write_files(tmp_path, files)))] == [1, 1]
-
-
-def test_detected_split_names_are_valid(tmp_path):
-    files = {
-        f"{root}/{part}/a.{suffix}": b"0 0.5 0.5 0.5 0.5"
-        for part in ("train 2", "val,x")
-        for root, suffix in (("images", "jpg"), ("labels", "txt"))
-    }
-    assert detect("yolo", write_files(tmp_path, files)).splits == {"train": "images/train 2", "val": "images/val,x"}
-
-
-def test_unlabelled_images_of_a_split_are_included(tmp_path):
-    files = {"train/images/a.jpg": b"x", "train/labels/a.txt": "0 0.5 0.5 0.5 0.5", "test/images/a.jpg": b"x"}
-    assert detect("yolo", write_files(tmp_path, files)).splits == {"train": "train/images", "test": "test/images"}
 
 
 def test_darknet_lists_are_read_with_and_without_its_folder(tmp_path):
