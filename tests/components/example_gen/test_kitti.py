@@ -3,7 +3,6 @@
 import pytest
 from labelled_data import detect, read_items, records, rejects, write_files
 
-from detloom.components.example_gen.sources import layout
 from detloom.components.example_gen.sources.layout import count_lines
 from detloom.schemas.contracts.rejects import Reason
 from detloom.schemas.errors import InputError
@@ -77,21 +76,6 @@ def test_an_invalid_line_is_rejected_as_a_box(tmp_path, line, detail):
     assert len(records(items)[0].objects) == 1
 
 
-@pytest.mark.parametrize(
-    ("label", "reason"),
-    [
-        (b"\xff", Reason.UNREADABLE_ANNOTATION),
-        (b"x" * 2_000_001, Reason.FILE_TOO_LARGE),
-        (b"\n" * 100_001, Reason.TOO_MANY_BOXES),
-    ],
-)
-def test_a_damaged_label_file_quarantines_only_its_record(tmp_path, label, reason, monkeypatch):
-    monkeypatch.setattr(layout, "MAX_ANNOTATION_BYTES", 2_000_000)
-    items = read(write_files(tmp_path, {"label_2/a.txt": label, "label_2/b.txt": CAR}))
-    assert [(item.reason, item.scope, item.record_key) for item in rejects(items)] == [(reason, "record", "a")]
-    assert [record.record_key for record in records(items)] == ["b"]
-
-
 @pytest.mark.parametrize("name", ["../../secret", "/etc/passwd", "a\0b"])
 def test_a_listed_name_that_leads_outside_is_rejected(tmp_path, name):
     folder = write_files(tmp_path, {"ImageSets/train.txt": f"{name}\na", "label_2/a.txt": CAR, "etc/passwd.txt": CAR})
@@ -123,18 +107,6 @@ def test_label_files_with_upper_case_suffixes_are_read(tmp_path):
         (record,) = read(folder, source)
         assert (record.record_key, record.annotation_path, len(record.objects)) == ("a", "label_2/a.TXT", 1)
     assert detect("kitti", folder) is not None
-
-
-@pytest.mark.parametrize("end", ["\x0b", "\x0c", "\x1c", "\x85", "\u2028"])
-def test_only_line_ends_separate_lines(tmp_path, end):
-    (reject, record) = read(write_files(tmp_path, {"label_2/a.txt": f"{CAR}{end}{CAR}\r\n"}))
-    assert "got 30 columns" in reject.detail
-    assert record.objects == ()
-
-
-def test_windows_line_ends_are_counted_once(tmp_path):
-    items = read(write_files(tmp_path, {"label_2/a.txt": "\r\n" * 100_000}))
-    assert [record.objects for record in records(items)] == [()]
 
 
 @pytest.mark.parametrize(
