@@ -16,5 +16,7 @@ setup(
     packages=list(folders),
     package_dir=folders,
     # "**": also in folders that hold only data, such as pipelines/samples.
-    package_data={"": ["py.typed", *(f"**/*.{suffix}" for suffix in ("pbtxt", "tsv", "yaml", "j2", "css", "js"))]},
+    package_data={
+        "": ["*.pyi", "py.typed", *(f"**/*.{suffix}" for suffix in ("pbtxt", "tsv", "yaml", "j2", "css", "js"))]
+    },
 )

@@ -122,7 +122,7 @@ def run_limit(folder: Path, output: Path) -> dict[str, float]:
 def run_ours(folder: Path, output: Path, num_workers: int) -> dict[str, float]:
     from detloom.components.example_gen.ingest import IngestFolders, ingest
     from detloom.components.example_gen.params import ExampleGenParams
-    from detloom.pipelines.commands.ingest import pipeline_maker
+    from detloom.pipelines.local.beam_pipelines import pipeline_maker
 
     params = ExampleGenParams(format="voc", splits={"train": "train"})
     make_pipeline = pipeline_maker(num_workers, ())

@@ -54,7 +54,7 @@ def ingest(folder: Path, num_workers: int) -> dict[str, Any]:
     from detloom.components.example_gen.ingest import IngestFolders
     from detloom.components.example_gen.ingest import ingest as ingest_data
     from detloom.components.example_gen.params import ExampleGenParams
-    from detloom.pipelines.commands.ingest import pipeline_maker
+    from detloom.pipelines.local.beam_pipelines import pipeline_maker
 
     params = ExampleGenParams(format="coco", splits={"train": "instances_train.json"})
     out = IngestFolders(str(folder / "ingested"), str(folder / "ingested/rejects"))

@@ -9,6 +9,7 @@ import click
 
 from detloom import __version__
 from detloom.components.storage.local_copy import with_addresses
+from detloom.pipelines.command_line.command import end_of_help
 from detloom.pipelines.commands.compile import compile_command
 from detloom.pipelines.commands.completion import VARIABLE as COMPLETION_VARIABLE
 from detloom.pipelines.commands.completion import completion
@@ -16,7 +17,6 @@ from detloom.pipelines.commands.config import config
 from detloom.pipelines.commands.data_service import data_service
 from detloom.pipelines.commands.doctor import doctor
 from detloom.pipelines.commands.evaluate import evaluate
-from detloom.pipelines.commands.exit_codes import end_of_help
 from detloom.pipelines.commands.export import export
 from detloom.pipelines.commands.export_data import export_coco, export_yolo
 from detloom.pipelines.commands.image_check import image_check
@@ -25,7 +25,6 @@ from detloom.pipelines.commands.init import init
 from detloom.pipelines.commands.inspect import inspect
 from detloom.pipelines.commands.lineage import lineage
 from detloom.pipelines.commands.manifest import manifest
-from detloom.pipelines.commands.native_log import hide_native_log
 from detloom.pipelines.commands.predict import predict
 from detloom.pipelines.commands.presets import presets
 from detloom.pipelines.commands.push import push, rollback, verify, versions
@@ -35,11 +34,12 @@ from detloom.pipelines.commands.schedule import schedule
 from detloom.pipelines.commands.serve import serve
 from detloom.pipelines.commands.status import status
 from detloom.pipelines.commands.submit import submit
-from detloom.pipelines.commands.system_errors import describe_system_error
 from detloom.pipelines.commands.timer import timer
 from detloom.pipelines.commands.train import train
 from detloom.pipelines.commands.validate import validate
 from detloom.schemas.errors import ExitCode, InputError
+from detloom.trainer_module.files.system_errors import describe_system_error
+from detloom.trainer_module.runtime.native_log import hide_native_log
 
 # The commands of --help by task, in the order in which they are usually needed.
 SECTIONS: Mapping[str, Sequence[click.Command]] = {

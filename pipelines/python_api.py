@@ -16,10 +16,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from detloom.components.storage.storage import is_address
-from detloom.pipelines.commands.evaluate import evaluate_model
-from detloom.pipelines.commands.examples_folder import find_examples, parse_eval_set
-from detloom.pipelines.commands.image_files import ImageFile, prepare_image
-from detloom.pipelines.commands.run import read_source
+from detloom.pipelines.predict.image_files import ImageFile, prepare_image
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.strategy import Strategy, StrategyKind
 from detloom.schemas.reading.overrides import KeyPath, Located, nest, split_key
@@ -72,7 +69,7 @@ class LoadedDetector:
         Raises:
             InputError: an image cannot be read, is larger than 50 million pixels, or is of another type.
         """
-        from detloom.pipelines.commands.predict_files import predict_in_batches
+        from detloom.pipelines.predict.predict_files import predict_in_batches
 
         is_many = isinstance(images, list | tuple)
         given: Iterable[Any] = images if is_many else [images]  # type: ignore[assignment]
@@ -127,16 +124,17 @@ def train(
         InputError: the settings or the data do not fit, or another process trains in `out`.
         Preempted: a signal, such as Ctrl-C, stopped the training run; the same call resumes it.
     """
-    from dataclasses import replace
-
-    from detloom.pipelines.commands.config_check import read_training_config
-    from detloom.pipelines.commands.train import train_detector
+    from detloom.pipelines.find_examples import find_examples
+    from detloom.schemas.contracts.label_map import read_label_map
+    from detloom.schemas.run_file.read_config import read_training_config
+    from detloom.trainer_module.train_and_export import train_and_export
 
     config = read_training_config(os.fspath(source), read_overrides(overrides))
     found = find_examples(_local(examples), train_split, eval_split)
-    if label_map is not None:
-        found = replace(found, label_map_file=Path(label_map))
-    result, _ = train_detector(config, found, _local(out), strategy, export=export)
+    classes = read_label_map(Path(label_map or found.label_map_file))
+    result, _ = train_and_export(
+        config, classes, found.train_files, found.eval_files, _local(out), strategy, export=export
+    )
     return result
 
 
@@ -160,9 +158,9 @@ def trainer_config(
     Raises:
         InputError: the configuration or the label map cannot be read.
     """
-    from detloom.pipelines.commands.config_check import read_training_config
     from detloom.pipelines.dag.training_nodes import training_settings
     from detloom.schemas.contracts.label_map import format_label_map, read_label_map
+    from detloom.schemas.run_file.read_config import read_training_config
     from detloom.trainer_module.tfx_run import LABEL_MAP_KEY
 
     config = read_training_config(os.fspath(source), read_overrides(overrides))
@@ -182,7 +180,7 @@ def model_input(source: PathLike, *, overrides: Mapping[str, Any] | None = None)
         InputError: the configuration cannot be read.
     """
     from detloom.components.dataset_validator.statistics.model_input import ModelInput
-    from detloom.pipelines.commands.config_check import read_training_config
+    from detloom.schemas.run_file.read_config import read_training_config
 
     config = read_training_config(os.fspath(source), read_overrides(overrides))
     return ModelInput.of_model(config.model, config.train_input.max_number_of_boxes)
@@ -212,9 +210,11 @@ def evaluate(
     Raises:
         InputError: the model or the examples cannot be read, or do not fit each other.
     """
+    from detloom.components.evaluator.evaluate_exported import evaluate_model
     from detloom.components.evaluator.params import EvaluatorParams
+    from detloom.pipelines.find_examples import parse_eval_set
 
-    split = parse_eval_set(os.fspath(examples))
+    split = parse_eval_set(os.fspath(examples if "*" in os.fspath(examples) else _local(examples)))
     params = EvaluatorParams(split=split.name, settings=settings or Evaluator(), gates=gates or Gates())
     return evaluate_model(_local(model), split.files, params, _local(out), _local(baseline) if baseline else None)
 
@@ -239,9 +239,10 @@ def run(
     Raises:
         InputError: a setting is invalid, or a node failed because of one.
     """
+    from detloom.pipelines.init.write_run_file import read_run_source
     from detloom.pipelines.local.run_local import run_locally
 
-    read = read_source(Path(source), Path(workspace) if workspace else None, read_overrides(overrides))
+    read = read_run_source(Path(source), Path(workspace) if workspace else None, read_overrides(overrides))
     return run_locally(read, verbose=verbose)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 
 class ExitCode(enum.IntEnum):
-    """Exit codes of the command line; `pipelines/commands/exit_codes.py` says what they mean for each command."""
+    """Exit codes of the command line; `pipelines/command_line/exit_codes.py` has their meanings for single commands."""
 
     DONE = 0
     FAILED = 1

@@ -120,7 +120,7 @@ def write_lineage(version: Path, path: Path) -> None:
 
 def take_serve_page(browser: str, version: Path, image: Path, path: Path) -> None:
     """Serve the model, and give its page the image as if it was pasted, by a script that its policy then allows."""
-    from detloom.pipelines.commands.score_threshold import choose_min_score
+    from detloom.pipelines.predict.score_threshold import choose_min_score
     from detloom.pipelines.serving.page import Page, format_page
     from detloom.pipelines.serving.served_model import load_served_model
     from detloom.pipelines.serving.server import ModelServer

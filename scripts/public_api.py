@@ -22,18 +22,18 @@ def describe_api() -> str:
     """Return a line for each public function, method, property and field."""
     lines = []
     for package, init in PACKAGES.items():
-        for name, module in sorted(lazy_modules(init).items()):
+        for name, module in sorted(public_modules(init).items()):
             lines += [f"{package}.{line}" for line in _describe(_find(name, module))]
     return "\n".join(lines) + "\n"
 
 
-def lazy_modules(init: Path) -> dict[str, str]:
-    """Return the module of each public name of a package."""
-    for node in ast.parse(init.read_text("utf-8")).body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_MODULES":
-            modules: dict[str, str] = ast.literal_eval(node.value)
-            return modules
-    raise ValueError(f"{init}: has no _MODULES.")
+def public_modules(init: Path) -> dict[str, str]:
+    """Return the module of each public name of a package, from its stub or its `__init__.py`."""
+    stub = init.with_suffix(".pyi")
+    tree = ast.parse((stub if stub.exists() else init).read_text("utf-8"))
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    ours = [node for node in imports if (node.module or "").startswith("detloom.")]
+    return {alias.name: str(node.module) for node in ours for alias in node.names}
 
 
 def _find(name: str, module: str) -> ast.ClassDef | ast.FunctionDef:

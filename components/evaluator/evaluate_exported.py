@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from pathlib import Path
 
 import apache_beam as beam
 import tensorflow as tf
@@ -34,6 +35,7 @@ from detloom.schemas.contracts.detections import (
     MASKS,
     SIGNATURE_ENCODED,
     SIGNATURE_EXAMPLES,
+    TFLITE_FOLDER,
     TFLITE_PROBLEM_FILE,
     TFLITE_SUFFIX,
 )
@@ -47,6 +49,7 @@ from detloom.trainer_module.evaluation.matches import BY_CLASS, match_detections
 from detloom.trainer_module.export.predict import (
     LoadedSignature,
     check_signature,
+    find_saved_model,
     read_exported_label_map,
     read_keypoints,
     read_signatures,
@@ -318,3 +321,40 @@ def _read_split(shard_patterns: Sequence[str]) -> Iterator[bytes]:
 def _files_of(shard_patterns: Sequence[str]) -> Iterator[str]:
     for pattern in shard_patterns:
         yield from sorted(tf.io.gfile.glob(pattern))
+
+
+def evaluate_model(
+    model: Path, files: Sequence[str], params: EvaluatorParams, out_dir: Path, baseline: Path | None
+) -> EvaluationResult:
+    """Evaluate an exported model on shards, and compare it with the baseline.
+
+    Raises:
+        InputError: a model is missing, `out_dir` is inside of it, or it does not fit the data.
+    """
+    model, baseline = find_saved_model(model), find_saved_model(baseline) if baseline else None
+    if out_dir.resolve().is_relative_to(model.resolve()):
+        raise InputError(
+            f"{out_dir}: is inside the model's folder, which is served unchanged; set --out to another folder."
+        )
+    out_dir.mkdir(parents=True, exist_ok=True)
+    inputs = EvaluationInputs(
+        candidate_dir=str(model),
+        baseline_dir=str(baseline) if baseline else None,
+        examples_uris=sorted({str(Path(path).parent.parent) for path in files}),
+        shard_patterns=_as_patterns(files),
+        tflite_dir=_find_tflite(model),
+    )
+    return evaluate(inputs, params, lambda: beam.Pipeline(runner="DirectRunner"), str(out_dir))
+
+
+def _find_tflite(saved_model: Path) -> str | None:
+    """Return the TFLite folder beside the SavedModel in a Model artifact, if any."""
+    folder = saved_model.parent / TFLITE_FOLDER
+    return str(folder) if folder.is_dir() else None
+
+
+def _as_patterns(files: Sequence[str]) -> list[str]:
+    """Return one pattern per folder if `files` is all they contain: every pattern becomes a Beam step."""
+    folders = {str(Path(file).parent) for file in files}
+    whole = sorted(str(path) for folder in folders for path in Path(folder).iterdir() if path.is_file())
+    return [f"{folder}/*" for folder in sorted(folders)] if whole == sorted(files) else list(files)

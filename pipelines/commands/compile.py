@@ -4,9 +4,9 @@ from pathlib import Path
 
 import click
 
-from detloom.pipelines.commands.exit_codes import end_of_help
-from detloom.pipelines.commands.options import FILE, PATH, override_options
-from detloom.pipelines.commands.remote_run import read_remote_run, runner_option
+from detloom.pipelines.command_line.command import command
+from detloom.pipelines.command_line.options import FILE
+from detloom.pipelines.command_line.remote_run import RemoteRun, remote_run_options
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import redact
 from detloom.schemas.run_file.run_file import Place
@@ -19,16 +19,12 @@ _WHAT: dict[Place, str] = {
 }
 
 
-@click.command(
-    "compile",
-    epilog=end_of_help(
-        "compile",
-        "detloom compile cells.yaml --runner kubeflow -o job.yaml",
-        "detloom compile cells.yaml --runner vertex -o job.json",
-    ),
+@command(
+    "detloom compile cells.yaml --runner kubeflow -o job.yaml",
+    "detloom compile cells.yaml --runner vertex -o job.json",
+    name="compile",
 )
-@click.argument("run_file", type=PATH)
-@runner_option
+@remote_run_options
 @click.option(
     "-o",
     "--output",
@@ -36,17 +32,16 @@ _WHAT: dict[Place, str] = {
     metavar="FILE",
     help="Default: <name>.yaml for Kubeflow, <name>.json for Vertex AI, in the current folder.",
 )
-@override_options
-def compile_command(run_file: Path, runner: Place | None, output: Path | None, settings: tuple[str, ...]) -> None:
+def compile_command(remote: RemoteRun, output: Path | None) -> None:
     """Write a job file for Kubeflow Pipelines or Vertex AI.
 
     The job is the pipeline of RUN_FILE. Compiling needs no cluster and no credentials. The file contains references to
     secrets, but no secret, and is the same byte for byte as long as run file and package do not change. It requires an
     image with the same code: each task refuses to run in an image with other code for it.
     """
-    run, place = read_remote_run(run_file, runner, settings)
+    run, place = remote.run, remote.place
     path = output if output is not None else Path(f"{run.name}{_SUFFIXES[place][0]}")
-    _check_output(path, run_file, place)
+    _check_output(path, remote.run_file, place)
     from detloom.pipelines.compile.compile_job import write_job  # late: TFX
     from detloom.pipelines.local.console import format_next
 
@@ -54,7 +49,7 @@ def compile_command(run_file: Path, runner: Place | None, output: Path | None, s
     click.echo(f"Written: {path}, {_WHAT[place]}; pipeline '{run.name}'.")
     image = getattr(run, place).image
     click.echo(format_next("detloom", "image-check", "--image", image, "--job", path))
-    click.echo(format_next("detloom", "submit", run_file, "--runner", place, "--job", path))
+    click.echo(format_next("detloom", "submit", remote.run_file, "--runner", place, "--job", path))
 
 
 def _check_output(path: Path, run_file: Path, place: Place) -> None:

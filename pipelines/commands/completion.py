@@ -3,19 +3,16 @@
 import click
 from click.shell_completion import get_completion_class
 
-from detloom.pipelines.commands.exit_codes import end_of_help
+from detloom.pipelines.command_line.command import command
 
 PROGRAM = "detloom"
 VARIABLE = "_DETLOOM_COMPLETE"  # set by the script when it asks this program for completions; the name is click's
 _SHELLS = ("bash", "zsh", "fish")
 
 
-@click.command(
-    epilog=end_of_help(
-        "completion",
-        'eval "$(detloom completion bash)"     # in this shell; put the line into ~/.bashrc for all',
-        "detloom completion fish > ~/.config/fish/completions/detloom.fish",
-    )
+@command(
+    'eval "$(detloom completion bash)"     # in this shell; put the line into ~/.bashrc for all',
+    "detloom completion fish > ~/.config/fish/completions/detloom.fish",
 )
 @click.argument("shell", type=click.Choice(_SHELLS))
 @click.pass_context

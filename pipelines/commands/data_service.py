@@ -5,18 +5,14 @@ import threading
 
 import click
 
-from detloom.pipelines.commands.exit_codes import end_of_help
+from detloom.pipelines.command_line.command import command
 
 _LAST_PORT = 65535
 
 
-@click.command(
-    "data-service",
-    epilog=end_of_help(
-        "data-service",
-        "detloom data-service --host data-0  # on the machine data-0",
-        "DETLOOM_DATA_SERVICE=data-0:5050,data-1:5050 detloom train ssd_mobilenet_v2_fpnlite_320x320 --examples data",
-    ),
+@command(
+    "detloom data-service --host data-0  # on the machine data-0",
+    "DETLOOM_DATA_SERVICE=data-0:5050,data-1:5050 detloom train ssd_mobilenet_v2_fpnlite_320x320 --examples data",
 )
 @click.option(
     "--host",

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from detloom.pipelines.command_line.command import command
+from detloom.pipelines.command_line.options import PATH, json_option
 from detloom.pipelines.commands.doctor_accelerator import check_accelerator
 from detloom.pipelines.commands.doctor_data import check_data, check_data_sample
-from detloom.pipelines.commands.exit_codes import end_of_help
 from detloom.pipelines.commands.findings import Finding, Probe, format_findings, run_check, run_probe
-from detloom.pipelines.commands.options import PATH, json_option
 from detloom.schemas.errors import ExitCode
 from detloom.schemas.reading.redact import redact
 from detloom.schemas.run_file.push import is_remote
@@ -47,7 +47,7 @@ _TFX_PROBE = "import json, tfx.v1 as tfx; print(json.dumps({'version': tfx.__ver
 _EXAMPLES = ("detloom doctor", "detloom doctor cells.yaml --json", "detloom doctor cells.yaml --accelerator tpu-v5e-8")
 
 
-@click.command(epilog=end_of_help("doctor", *_EXAMPLES))
+@command(*_EXAMPLES)
 @click.argument("run_file", required=False, type=PATH)
 @click.option(
     "--accelerator",

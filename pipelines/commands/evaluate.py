@@ -1,7 +1,6 @@
 """`detloom evaluate`: evaluate an exported model, COCO files, or the checkpoints of a training run."""
 
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,15 +8,16 @@ import click
 
 from detloom.components.storage.local_copy import local_output, with_addresses
 from detloom.components.storage.storage import is_address
-from detloom.pipelines.commands.checkpoint_options import NAMES, checkpoint_options, load_from_options
-from detloom.pipelines.commands.exit_codes import end_of_help
-from detloom.pipelines.commands.options import (
+from detloom.pipelines.command_line.checkpoint_options import NAMES, checkpoint_options, load_from_options
+from detloom.pipelines.command_line.command import command
+from detloom.pipelines.command_line.options import (
     FILE,
     FOLDER,
     PATH,
     STORED_FOLDER,
     NumberRange,
     complete_file,
+    copied_examples,
     copied_model,
 )
 from detloom.schemas.errors import InputError
@@ -30,16 +30,13 @@ if TYPE_CHECKING:
 _TIMEOUT_SECONDS = 3600
 
 
-@click.command(
-    epilog=end_of_help(
-        "evaluate",
-        "detloom evaluate --model serving/3 --examples data/examples/Split-test",
-        "detloom evaluate --model new --baseline serving/3 --examples data/examples/Split-test --run-file run.yaml",
-        "detloom evaluate --config zoo/pipeline.config --checkpoint zoo/checkpoint/ckpt-0 --label-map coco.pbtxt \\",
-        "    --examples data/examples/Split-test",
-        "detloom evaluate --detections found.json --ground-truth labels.json --images data/images",
-        "detloom evaluate --checkpoints runs/cells --examples data/examples --watch --timeout 7200",
-    )
+@command(
+    "detloom evaluate --model serving/3 --examples data/examples/Split-test",
+    "detloom evaluate --model new --baseline serving/3 --examples data/examples/Split-test --run-file run.yaml",
+    "detloom evaluate --config zoo/pipeline.config --checkpoint zoo/checkpoint/ckpt-0 --label-map coco.pbtxt \\",
+    "    --examples data/examples/Split-test",
+    "detloom evaluate --detections found.json --ground-truth labels.json --images data/images",
+    "detloom evaluate --checkpoints runs/cells --examples data/examples --watch --timeout 7200",
 )
 @click.option(
     "--model", type=STORED_FOLDER, metavar="DIR", help="The exported model to evaluate, the same as is served."
@@ -163,11 +160,12 @@ def _check_options(options: dict[str, Any]) -> str:
 
 
 def _evaluate_model(options: dict[str, Any]) -> None:
+    from detloom.components.evaluator.evaluate_exported import evaluate_model
     from detloom.components.pusher.manifest import MANIFEST_FILE
-    from detloom.pipelines.commands.examples_folder import parse_eval_sets
+    from detloom.pipelines.find_examples import parse_eval_sets
     from detloom.trainer_module.export.predict import find_saved_model
 
-    sets = parse_eval_sets(options["examples"])
+    sets = parse_eval_sets(copied_examples(options["examples"]))
     if len(sets) != 1:
         raise InputError(f"--examples: got {len(sets)} sets, allowed with --model: 1.")
     out_dir = options["out_dir"] or "evaluation"
@@ -196,35 +194,6 @@ def _format_push(options: dict[str, Any]) -> str:
     return format_next("detloom", "push", options["model"], "--to", push_dir, "--reason", "TEXT")
 
 
-def evaluate_model(
-    model: Path, files: Sequence[str], params: "EvaluatorParams", out_dir: Path, baseline: Path | None
-) -> "EvaluationResult":
-    """Evaluate an exported model on shards, and compare it with the baseline.
-
-    Raises:
-        InputError: a model is missing, `out_dir` is inside of it, or it does not fit the data.
-    """
-    import apache_beam as beam
-
-    from detloom.components.evaluator.evaluate_exported import EvaluationInputs, evaluate
-    from detloom.trainer_module.export.predict import find_saved_model
-
-    model, baseline = find_saved_model(model), find_saved_model(baseline) if baseline else None
-    if out_dir.resolve().is_relative_to(model.resolve()):
-        raise InputError(
-            f"{out_dir}: is inside the model's folder, which is served unchanged; set --out to another folder."
-        )
-    out_dir.mkdir(parents=True, exist_ok=True)
-    inputs = EvaluationInputs(
-        candidate_dir=str(model),
-        baseline_dir=str(baseline) if baseline else None,
-        examples_uris=sorted({str(Path(path).parent.parent) for path in files}),
-        shard_patterns=_as_patterns(files),
-        tflite_dir=_find_tflite(model),
-    )
-    return evaluate(inputs, params, lambda: beam.Pipeline(runner="DirectRunner"), str(out_dir))
-
-
 def _evaluate_checkpoint(options: dict[str, Any]) -> None:
     """Evaluate what the detector exports, because that is what would be served."""
     from detloom.schemas.contracts.detections import SERVING_FOLDER
@@ -234,21 +203,6 @@ def _evaluate_checkpoint(options: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory(prefix="detloom-export-") as folder:
         export_saved_model(detector, config, Path(folder) / SERVING_FOLDER)
         _evaluate_model({**options, "model": Path(folder)})
-
-
-def _find_tflite(saved_model: Path) -> str | None:
-    """Return the TFLite folder beside the SavedModel in a Model artifact, if any."""
-    from detloom.schemas.contracts.detections import TFLITE_FOLDER
-
-    folder = saved_model.parent / TFLITE_FOLDER
-    return str(folder) if folder.is_dir() else None
-
-
-def _as_patterns(files: Sequence[str]) -> list[str]:
-    """Return one pattern per folder if `files` is all they contain: every pattern becomes a Beam step."""
-    folders = {str(Path(file).parent) for file in files}
-    whole = sorted(str(path) for folder in folders for path in Path(folder).iterdir() if path.is_file())
-    return [f"{folder}/*" for folder in sorted(folders)] if whole == sorted(files) else list(files)
 
 
 def _evaluate_files(options: dict[str, Any]) -> None:
@@ -268,11 +222,11 @@ def _evaluate_files(options: dict[str, Any]) -> None:
 
 def _params(run_file: Path | None, split: str) -> "EvaluatorParams":
     from detloom.components.evaluator.params import EvaluatorParams
-    from detloom.schemas.run_file.read_run_file import build_run, load_run_tree
+    from detloom.schemas.run_file.read_config import read_sections
 
     if run_file is None:
         return EvaluatorParams(split=split)
-    run = build_run(load_run_tree(run_file)[0])
+    run = read_sections(run_file)
     return EvaluatorParams(split=split, settings=run.evaluator, gates=run.gates)
 
 
@@ -298,7 +252,7 @@ def _report(result: "EvaluationResult", out_dir: Path | str, others: Any, as_jso
 
 
 def _evaluate_checkpoints(options: dict[str, Any]) -> None:
-    from detloom.pipelines.commands.examples_folder import parse_eval_sets
+    from detloom.pipelines.find_examples import parse_eval_sets
     from detloom.pipelines.local.console import format_next
     from detloom.trainer_module.files.strict_json import to_strict_json
     from detloom.trainer_module.training.follow_checkpoints import WatchOptions, evaluate_checkpoints, find_run
@@ -308,7 +262,7 @@ def _evaluate_checkpoints(options: dict[str, Any]) -> None:
     run_dir, as_json = find_run(options["checkpoints"]), options["as_json"]
     result = evaluate_checkpoints(
         run_dir,
-        parse_eval_sets(options["examples"] or _examples_of_config(run_dir)),
+        parse_eval_sets(copied_examples(options["examples"] or _examples_of_config(run_dir))),
         options["out_dir"] or run_dir / "evaluation",
         WatchOptions(
             follow=options["watch"],

@@ -1,26 +1,22 @@
 """`detloom export`: write a trained detector as SavedModel, TensorFlow Lite and ONNX files."""
 
-import shutil
-import tempfile
 from pathlib import Path
 
 import click
 
-from detloom.pipelines.commands.checkpoint_options import checkpoint_options, load_from_options
-from detloom.pipelines.commands.exit_codes import end_of_help
-from detloom.pipelines.commands.options import FOLDER, complete_file
+from detloom.pipelines.command_line.checkpoint_options import checkpoint_options, load_from_options
+from detloom.pipelines.command_line.command import command
+from detloom.pipelines.command_line.options import FOLDER, complete_file, copied_examples
 from detloom.schemas.errors import InputError
+from detloom.schemas.reading.replace_when_done import replace_when_done
 
 _VARIANTS = ("float32", "float16", "int8")
 
 
-@click.command(
-    epilog=end_of_help(
-        "export",
-        "detloom export runs/cells --out exported",
-        "detloom export --config zoo/pipeline.config --checkpoint zoo/checkpoint/ckpt-0 --label-map coco.pbtxt --out a",
-        "detloom export serving --out lite --tflite float16 --tflite int8 --examples data/examples/Split-train",
-    )
+@command(
+    "detloom export runs/cells --out exported",
+    "detloom export --config zoo/pipeline.config --checkpoint zoo/checkpoint/ckpt-0 --label-map coco.pbtxt --out a",
+    "detloom export serving --out lite --tflite float16 --tflite int8 --examples data/examples/Split-train",
 )
 @click.argument("trained", type=FOLDER, required=False)
 @checkpoint_options
@@ -81,7 +77,7 @@ def export(
     OUT gets the folders Format-Serving (a SavedModel), Format-TFLite and Format-ONNX. `detloom evaluate --model OUT`
     evaluates the first two.
     """
-    from detloom.pipelines.commands.examples_folder import parse_eval_sets
+    from detloom.pipelines.find_examples import parse_eval_sets
     from detloom.pipelines.local.console import format_next, show_log
     from detloom.schemas.contracts.detections import ONNX_FOLDER, SERVING_FOLDER, TFLITE_FOLDER
     from detloom.schemas.model.export_and_quantization import Export
@@ -102,12 +98,11 @@ def export(
         raise InputError("detloom export: got TRAINED and --checkpoint, or none of them, allowed: one of the two.")
     if "int8" in settings.tflite and not examples:
         raise InputError("detloom export: --tflite int8 needs --examples, to calibrate the value ranges.")
-    if out_dir.exists():
-        raise InputError(f"{out_dir}: already exists; choose another --out, or remove the folder.")
+    _check_absent(out_dir)
     if onnx:
         check_onnx()
     show_log()
-    files = [file for each in parse_eval_sets([examples]) for file in each.files] if examples else []
+    files = [file for each in parse_eval_sets(copied_examples([examples])) for file in each.files] if examples else []
     if trained is not None:
         detector, trained_with = load_trained(trained)
     else:
@@ -115,17 +110,18 @@ def export(
         detector, trained_with = load_from_options(checkpoint, config, label_map)
     trained_with.model.check_export(settings)
     out_dir.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f".{out_dir.name}.", suffix=".partial", dir=out_dir.parent))
-    try:
+    with replace_when_done(out_dir) as partial:
+        partial.mkdir()
         export_tflite(detector, trained_with, settings, files, partial / TFLITE_FOLDER)
         if onnx:
             export_onnx(detector, partial / ONNX_FOLDER)
         export_saved_model(detector, trained_with, partial / SERVING_FOLDER, settings)
-        partial.chmod(0o755)  # mkdtemp makes private folders
-        partial.rename(out_dir)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
+        _check_absent(out_dir)  # another export may have finished
     for path in (out_dir / SERVING_FOLDER, *sorted(out_dir.glob("*/*.tflite")), *out_dir.glob("*/*.onnx")):
         click.echo(str(path))
     click.echo(format_next("detloom", "serve", out_dir))
+
+
+def _check_absent(out_dir: Path) -> None:
+    if out_dir.exists():
+        raise InputError(f"{out_dir}: already exists; choose another --out, or remove the folder.")

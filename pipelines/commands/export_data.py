@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from detloom.pipelines.commands.exit_codes import end_of_help
-from detloom.pipelines.commands.options import FOLDER, STORED_FOLDER, copied
+from detloom.pipelines.command_line.command import command
+from detloom.pipelines.command_line.options import FOLDER, STORED_FOLDER, copied
 
 if TYPE_CHECKING:
     from detloom.components.example_gen.exported_folder import ExportCounts
 
 
-@click.command("export-coco", epilog=end_of_help("export-coco", "detloom export-coco data/examples cells_coco"))
+@command("detloom export-coco data/examples cells_coco")
 @click.argument("examples", metavar="DIR", type=STORED_FOLDER)
 @click.argument("output", metavar="OUT", type=FOLDER)
 def export_coco(examples: Path | str, output: Path) -> None:
@@ -25,7 +25,7 @@ def export_coco(examples: Path | str, output: Path) -> None:
     click.echo(_format_export(export(copied(examples), output), output))
 
 
-@click.command("export-yolo", epilog=end_of_help("export-yolo", "detloom export-yolo data/examples cells_yolo"))
+@command("detloom export-yolo data/examples cells_yolo")
 @click.argument("examples", metavar="DIR", type=STORED_FOLDER)
 @click.argument("output", metavar="OUT", type=FOLDER)
 def export_yolo(examples: Path | str, output: Path) -> None:

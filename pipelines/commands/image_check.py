@@ -17,6 +17,8 @@ from pathlib import Path
 import click
 
 from detloom.components.fingerprints import MAX_JOB_BYTES, check_code, package_fingerprint, read_job_code
+from detloom.pipelines.command_line.command import command
+from detloom.pipelines.command_line.options import json_option
 from detloom.pipelines.commands.doctor import (
     TENSORFLOW_PROBE,
     check_packages,
@@ -24,9 +26,7 @@ from detloom.pipelines.commands.doctor import (
     check_tensorflow,
     check_writable,
 )
-from detloom.pipelines.commands.exit_codes import end_of_help
 from detloom.pipelines.commands.findings import Finding, format_findings, run_check, run_probe
-from detloom.pipelines.commands.options import json_option
 from detloom.schemas.errors import ExitCode, InputError
 
 _ENGINES = ("podman", "docker")
@@ -36,14 +36,7 @@ _COMMAND = "image-check"
 _ENGINE_FAILED, _NOT_EXECUTABLE, _NOT_FOUND = 125, 126, 127
 
 
-@click.command(
-    _COMMAND,
-    epilog=end_of_help(
-        _COMMAND,
-        "detloom image-check --image registry.example.org/detloom:1 --job job.yaml",
-        "detloom image-check --json",
-    ),
-)
+@command("detloom image-check --image registry.example.org/detloom:1 --job job.yaml", "detloom image-check --json")
 @click.option(
     "--image", help="Run the check in this image with podman or docker. Default: check the current installation."
 )

@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args, get_origin
 
 import click
@@ -10,8 +10,8 @@ import click
 from detloom.components.example_gen.command_settings import Setting, command_settings
 from detloom.components.example_gen.params import ExampleGenParams
 from detloom.components.storage.s3_storage import S3Storage
-from detloom.pipelines.commands.exit_codes import end_of_help
-from detloom.pipelines.commands.options import FOLDER, complete_folder
+from detloom.pipelines.command_line.command import command
+from detloom.pipelines.command_line.options import FOLDER, complete_folder
 from detloom.schemas.contracts.rejects import REJECTS_FILE, REPORT_FILE
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import redact
@@ -77,12 +77,9 @@ def _split_list(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-@click.command(
-    epilog=end_of_help(
-        "ingest",
-        "detloom ingest --input data/cells --output data/examples",
-        "detloom ingest --input data/cells --output data/examples --split-by-ratio train=0.8,eval=0.1,test=0.1",
-    )
+@command(
+    "detloom ingest --input data/cells --output data/examples",
+    "detloom ingest --input data/cells --output data/examples --split-by-ratio train=0.8,eval=0.1,test=0.1",
 )
 @click.option(
     "--input",
@@ -143,6 +140,7 @@ def ingest(context: click.Context, /, **options: Any) -> None:
 def _ingest(options: Mapping[str, Any]) -> dict[str, Any]:
     from detloom.components.example_gen.ingest import IngestFolders, ingest
     from detloom.components.example_gen.replay import replay
+    from detloom.pipelines.local.beam_pipelines import pipeline_maker
 
     out = IngestFolders(options["output"], f"{options['output']}/{REJECTS_DIR}")
     make_pipeline = pipeline_maker(options["num_workers"], options["beam_args"])
@@ -150,41 +148,6 @@ def _ingest(options: Mapping[str, Any]) -> dict[str, Any]:
         return replay(options["replay_folder"], out, make_pipeline, root=options["data_folder"] or "")
     params = ExampleGenParams(**{name: options[name] for name in command_settings()})
     return ingest(options["data_folder"], params, out, make_pipeline)
-
-
-def pipeline_maker(num_workers: int, beam_args: Sequence[str]) -> Callable[[], Any]:
-    """Return a function that makes Beam pipelines: in this process, in several processes, or as `beam_args` say.
-
-    With several processes, what they need has to be imported before, so that they can be forked.
-    """
-    import apache_beam as beam
-    from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions
-
-    from detloom.pipelines.local.forked_workers import build_runner
-
-    local = ["--direct_running_mode=in_memory"]
-    runner = None
-    if num_workers > 1:
-        local = ["--direct_running_mode=multi_processing", f"--direct_num_workers={num_workers}"]
-        runner = None if beam_args else build_runner()
-    has_runner = any(argument.split("=", 1)[0] == "--runner" for argument in beam_args)
-    arguments = [*([] if has_runner else local), *beam_args]
-    options = PipelineOptions(arguments)
-    if runner is not None:
-        options.view_as(DirectOptions).direct_running_mode = None  # the mode would replace the runner's environment
-    unknown = set(options.get_all_options(retain_unknown_options=True)) - set(options.get_all_options())
-    if unknown:
-        # Not an error: a job service may define its own options.
-        click.echo(f"Beam does not know the pipeline option {', '.join(sorted(unknown))}", err=True)
-
-    def make() -> Any:
-        try:
-            return beam.Pipeline(runner, options)
-        # an unknown runner, or one whose dependencies are missing
-        except (ValueError, ImportError, AttributeError) as error:
-            raise InputError(f"Beam arguments: {' '.join(arguments)}: {str(error)[:300]}") from None
-
-    return make
 
 
 def format_summary(report: Mapping[str, Any], output: str, seconds: float) -> str:

@@ -4,16 +4,18 @@ import re
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from detloom.components.example_gen.sources.formats import FORMATS
-from detloom.pipelines.commands.exit_codes import end_of_help
-from detloom.pipelines.commands.options import FILE, FOLDER
-from detloom.pipelines.first_run.wishes import Wishes
+from detloom.pipelines.command_line.command import command
+from detloom.pipelines.command_line.options import FILE, FOLDER
 from detloom.schemas.errors import InputError
-from detloom.schemas.presets.recipes import QUALITIES, Quality
+from detloom.schemas.presets.recipes import DEFAULT_QUALITY, QUALITIES, Quality
+
+if TYPE_CHECKING:
+    from detloom.pipelines.init.write_run_file import InitOptions
 
 _DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -42,7 +44,7 @@ def recipe_options(command: _Command) -> _Command:
         click.option(
             "--quality",
             type=click.Choice(QUALITIES),
-            help=f"Size of the network and of its input. Default: {Wishes.quality}.",
+            help=f"Size of the network and of its input. Default: {DEFAULT_QUALITY}.",
         ),
         click.option(
             "--budget",
@@ -55,12 +57,9 @@ def recipe_options(command: _Command) -> _Command:
     return command
 
 
-@click.command(
-    epilog=end_of_help(
-        "init",
-        "detloom init photos/cells -o cells.yaml --budget 20m",
-        "detloom init --from-odapi models/pets/pipeline.config -o pets.yaml",
-    )
+@command(
+    "detloom init photos/cells -o cells.yaml --budget 20m",
+    "detloom init --from-odapi models/pets/pipeline.config -o pets.yaml",
 )
 @click.argument("folder", type=FOLDER, required=False)
 @click.option(
@@ -105,9 +104,11 @@ def init(
     With --from-odapi, write a run file that reads a pipeline.config of the Object Detection API with its TFRecord files
     and its checkpoint, and a page about what is mapped, what is ignored, and what you have to decide.
     """
-    wishes = Wishes.of_options(budget, quality, data_format)
+    from detloom.pipelines.init.write_run_file import InitOptions
+
+    options = InitOptions(quality=quality, seconds=budget, data_format=data_format)
     if config is not None:
-        if folder is not None or wishes != Wishes():
+        if folder is not None or options != InitOptions():
             raise InputError(
                 "--from-odapi: got FOLDER, --budget, --quality or --format as well, allowed: --records, --checkpoint, "
                 "--output, --name and --force; the configuration states the rest."
@@ -118,26 +119,27 @@ def init(
     elif records is not None or checkpoint is not None:
         raise InputError("--records and --checkpoint: allowed with --from-odapi only.")
     else:
-        _init_from_folder(folder, output, name, wishes, force)
+        _init_from_folder(folder, output, name, options, force)
 
 
-def _init_from_folder(folder: Path, output: Path | None, name: str, wishes: Wishes, force: bool) -> None:
-    from detloom.pipelines.first_run.write_run_file import name_of_folder, write_run_file
+def _init_from_folder(folder: Path, output: Path | None, name: str, options: "InitOptions", force: bool) -> None:
+    from detloom.pipelines.init.run_file_text import make_pipeline_name
+    from detloom.pipelines.init.write_run_file import write_run_file
     from detloom.pipelines.local.console import format_next, show_log
 
     started = time.monotonic()
     show_log()
-    name = name or name_of_folder(folder)
+    name = name or make_pipeline_name(folder.resolve().name)
     output = output or Path(f"{name}.yaml")
     _check_absent(output, force)
-    write_run_file(folder, output, name, wishes, started)
+    write_run_file(folder, output, name, options, started)
     click.echo(f"Wrote {output}.\n{format_next('detloom', 'run', output)}")
 
 
 def _init_from_odapi(
     config: Path, records: Path | None, checkpoint: str | None, output: Path | None, name: str, force: bool
 ) -> None:
-    from detloom.pipelines.first_run.from_pipeline_config import name_of_config, page_of, write_migration
+    from detloom.pipelines.init.from_pipeline_config import name_of_config, page_of, write_migration
     from detloom.pipelines.local.console import format_next
 
     name = name or name_of_config(config)

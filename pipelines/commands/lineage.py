@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from detloom.pipelines.commands.exit_codes import end_of_help
-from detloom.pipelines.commands.options import FILE, FOLDER, complete_folder
+from detloom.pipelines.command_line.command import command
+from detloom.pipelines.command_line.options import FILE, FOLDER, complete_folder
 from detloom.pipelines.lineage.graph import MAX_WARM_STARTS
 from detloom.schemas.errors import InputError
 
@@ -15,12 +15,9 @@ if TYPE_CHECKING:
     from detloom.pipelines.lineage.graph import LineageGraph
 
 
-@click.command(
-    epilog=end_of_help(
-        "lineage",
-        "detloom lineage detloom_runs/demo/serving/1760000000 --output lineage.html",
-        "detloom lineage 1760000000 --run-file run.yaml --json",
-    )
+@command(
+    "detloom lineage detloom_runs/demo/serving/1760000000 --output lineage.html",
+    "detloom lineage 1760000000 --run-file run.yaml --json",
 )
 @click.argument("version", metavar="VERSION", shell_complete=complete_folder)
 @click.option(

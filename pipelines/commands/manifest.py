@@ -5,20 +5,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from detloom.pipelines.commands.exit_codes import end_of_help
-from detloom.pipelines.commands.options import FILE, PATH, override_options, read_override_options
+from detloom.pipelines.command_line.command import command
+from detloom.pipelines.command_line.options import FILE, PATH, override_options, read_override_options
 from detloom.schemas.errors import InputError
 
 if TYPE_CHECKING:
     from detloom.pipelines.manifests.build_manifest import ManifestKind
 
 
-@click.command(
-    epilog=end_of_help(
-        "manifest",
-        "detloom manifest run.yaml --workers 4 --examples /data/examples --out /data/runs/cells -o cells.yaml",
-        "kubectl apply -f cells.yaml",
-    )
+@command(
+    "detloom manifest run.yaml --workers 4 --examples /data/examples --out /data/runs/cells -o cells.yaml",
+    "kubectl apply -f cells.yaml",
 )
 @click.argument("run_file", type=PATH)
 @click.option(

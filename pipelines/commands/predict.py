@@ -2,28 +2,21 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from detloom.components.storage.storage import is_address
-from detloom.pipelines.commands.exit_codes import end_of_help
-from detloom.pipelines.commands.options import FILE, PATH, STORED_PATH, NumberRange, complete_file, copied_model
-from detloom.pipelines.commands.score_threshold import OPTION_HELP, choose_min_score
+from detloom.pipelines.command_line.command import command
+from detloom.pipelines.command_line.options import FILE, PATH, STORED_PATH, NumberRange, complete_file, copied_model
+from detloom.pipelines.predict.score_threshold import OPTION_HELP, choose_min_score
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import redact
 
-if TYPE_CHECKING:
-    from detloom.trainer_module.export.predict import Prediction
 
-
-@click.command(
-    epilog=end_of_help(
-        "predict",
-        "detloom predict photo.jpg --model serving --output boxes.png",
-        "detloom predict photos --model serving --output boxes --json found.json",
-        "detloom predict data/images --model serving --json found.json --ground-truth labels.json",
-    )
+@command(
+    "detloom predict photo.jpg --model serving --output boxes.png",
+    "detloom predict photos --model serving --output boxes --json found.json",
+    "detloom predict data/images --model serving --json found.json --ground-truth labels.json",
 )
 @click.argument("what", nargs=-1, required=True, metavar="WHAT...", shell_complete=complete_file)
 @click.option("--model", type=STORED_PATH, required=True, help="A pushed model, or the folder of its versions.")
@@ -64,9 +57,9 @@ def predict(
     WHAT is files, folders, or quoted patterns such as 'photos/**/*.jpg'. Prints one line per object, unless there are
     several images and --output or --json is set.
     """
-    from detloom.pipelines.commands.image_files import find_images
-    from detloom.pipelines.commands.predict_files import Outputs, build_coco_output, match_ground_truth, predict_files
     from detloom.pipelines.local.console import format_next, show_log
+    from detloom.pipelines.predict.image_files import find_images
+    from detloom.pipelines.predict.predict_files import Outputs, build_coco_output, match_ground_truth, predict_files
     from detloom.trainer_module.export.predict import load_detector
 
     if ground_truth is not None and json_file is None:
@@ -74,8 +67,9 @@ def predict(
     if address := next((each for each in what if is_address(each)), None):
         raise InputError(f"WHAT: got '{redact(address)}', allowed: files on this machine; copy the images first.")
     is_one = len(what) == 1 and Path(what[0]).is_file()
-    is_folder = output is not None and (not is_one or output.is_dir())
-    images = find_images(what, leave_out=output if is_folder and not is_one else None)
+    images = find_images(what, leave_out=None if is_one else output)
+    if is_one and output is not None and output.is_dir():
+        output /= images[0].name
     detector = load_detector(copied_model(model))
     shown_score = choose_min_score(min_score, Path(detector.model_dir))
     coco = None
@@ -83,40 +77,24 @@ def predict(
         coco, images = match_ground_truth(json_file, ground_truth, images, detector.label_map, min_score or 0.0)
     elif json_file is not None:
         coco = build_coco_output(json_file, images, detector.label_map, min_score or 0.0)
-    if is_one:
-        image_bytes, _ = images[0].read()
-        prediction = detector.predict_bytes(image_bytes, what[0])
-        if coco is not None:
-            with coco:
-                coco.add(images[0].name, prediction)
-        if output is not None and is_folder:
-            output /= images[0].name
-        _show_one(prediction, shown_score, images[0].path, output)
-        return
+    has_lines = is_one or (output is None and coco is None)
+    outputs = Outputs(
+        is_single=is_one,
+        coco=coco,
+        path=output,
+        min_score=shown_score,
+        print_line=click.echo if has_lines else None,
+    )
     show_log()
-    has_lines = output is None and coco is None
-    outputs = Outputs(coco=coco, folder=output, min_score=shown_score, print_line=click.echo if has_lines else None)
     # On a terminal, a progress bar between scrolling lines would flicker.
-    counts = predict_files(detector, images, outputs, batch_size, has_progress=not (has_lines and sys.stdout.isatty()))
+    has_progress = not is_one and not (has_lines and sys.stdout.isatty())
+    counts = predict_files(detector, images, outputs, batch_size, has_progress=has_progress)
     click.echo(counts.sentence(shown_score), err=True)
     if json_file is not None:
         click.echo(f"Wrote {json_file}", err=True)
     if output is not None:
-        click.echo(f"Wrote {counts.num_images} images in {output}", err=True)
+        click.echo(f"Wrote {output}" if is_one else f"Wrote {counts.num_images} images in {output}", err=True)
     if json_file is not None and ground_truth is not None:
         words = ("detloom", "evaluate", "--detections", json_file, "--ground-truth", ground_truth)
         click.echo(format_next(*words), err=True)
     sys.exit(counts.num_broken > 0 if strict else counts.num_images == 0)
-
-
-def _show_one(prediction: "Prediction", min_score: float, source: Path, output: Path | None) -> None:
-    from detloom.pipelines.commands.predict_files import Counts, save_image
-
-    shown, counts = prediction.above(min_score), Counts()
-    counts.add(prediction, shown)
-    for line in shown.lines():
-        click.echo(line)
-    click.echo(counts.sentence(min_score), err=True)
-    if output is not None:
-        save_image(shown, source, output)
-        click.echo(f"Wrote {output}", err=True)

@@ -5,11 +5,11 @@ from typing import Any
 
 import click
 
-from detloom.pipelines.commands.exit_codes import end_of_help
-from detloom.pipelines.commands.options import json_option
+from detloom.pipelines.command_line.command import command
+from detloom.pipelines.command_line.options import json_option
 
 
-@click.command(epilog=end_of_help("presets", "detloom presets", "detloom presets --json"))
+@command("detloom presets", "detloom presets --json")
 @json_option
 def presets(as_json: bool) -> None:
     """List the detectors that a run file can name.

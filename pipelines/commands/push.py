@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from detloom.pipelines.commands.exit_codes import end_of_help
-from detloom.pipelines.commands.options import (
+from detloom.pipelines.command_line.command import command
+from detloom.pipelines.command_line.options import (
     PATH,
     STORED_PATH,
     NumberRange,
@@ -38,11 +38,7 @@ _REASON = click.option("--reason", required=True, metavar="TEXT", help="Reason, 
 _UNKNOWN = "-"
 
 
-@click.command(
-    epilog=end_of_help(
-        "push", 'detloom push runs/cells/model --to /models/cells --reason "first model, checked by hand"'
-    )
-)
+@command('detloom push runs/cells/model --to /models/cells --reason "first model, checked by hand"')
 @click.argument("model_dir", type=STORED_PATH)
 @click.option(
     "--to",
@@ -113,7 +109,7 @@ def push(
     click.echo(format_next("detloom", "versions" if is_remote(push_dir) else "serve", redact(push_dir)))
 
 
-@click.command(epilog=end_of_help("versions", "detloom versions /models/cells"))
+@command("detloom versions /models/cells")
 @click.argument("push_dir", metavar="DIR", shell_complete=complete_folder)
 @json_option
 def versions(push_dir: str, as_json: bool) -> None:
@@ -143,9 +139,7 @@ def versions(push_dir: str, as_json: bool) -> None:
             click.echo(f"version {state.version}: {problem}", err=True)
 
 
-@click.command(
-    epilog=end_of_help("rollback", 'detloom rollback /models/cells --reason "misses small cells since Tuesday"')
-)
+@command('detloom rollback /models/cells --reason "misses small cells since Tuesday"')
 @click.argument("push_dir", metavar="DIR", shell_complete=complete_folder)
 @click.option("--to", type=click.IntRange(min=0), metavar="VERSION", help="Default: the newest intact one.")
 @click.option("--remove-bad", is_flag=True, help="Afterwards delete the version that is served now.")
@@ -173,7 +167,7 @@ def rollback(push_dir: str, to: int | None, remove_bad: bool, reason: str, lock_
     click.echo(format_next("detloom", "versions", redact(push_dir)))
 
 
-@click.command(epilog=end_of_help("verify", "detloom verify /models/cells", "detloom verify /models/cells/3 --json"))
+@command("detloom verify /models/cells", "detloom verify /models/cells/3 --json")
 @click.argument("folder", metavar="DIR", shell_complete=complete_folder)
 @json_option
 def verify(folder: str, as_json: bool) -> None:

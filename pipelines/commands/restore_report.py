@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, get_args
 
 import click
 
-from detloom.pipelines.commands.exit_codes import end_of_help
-from detloom.pipelines.commands.options import (
+from detloom.pipelines.command_line.command import command
+from detloom.pipelines.command_line.options import (
     FILE,
     complete_config,
     complete_file,
-    complete_preset,
     override_options,
     read_override_options,
 )
@@ -25,23 +24,17 @@ if TYPE_CHECKING:
     from detloom.schemas.model.config import TrainEvalConfig
 
 
-@click.command(
-    "restore-report",
-    epilog=end_of_help(
-        "restore-report",
-        "detloom restore-report --preset efficientdet_d0 --checkpoint zoo/checkpoint/ckpt-0 --num-classes 3",
-        "detloom restore-report --config pipeline.config --mode detection",
-    ),
+@command(
+    "detloom restore-report --config efficientdet_d0 --checkpoint zoo/checkpoint/ckpt-0 --num-classes 3",
+    "detloom restore-report --config pipeline.config --mode detection",
 )
 @click.option(
     "--config",
     "source",
+    required=True,
     metavar="SOURCE",
     shell_complete=complete_config,
     help="A run file, pipeline.config, config.json or preset.",
-)
-@click.option(
-    "--preset", metavar="NAME", shell_complete=complete_preset, help="The name of a preset, instead of --config."
 )
 @click.option(
     "--checkpoint",
@@ -59,8 +52,7 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print all variables as JSON instead of a table.")
 @override_options
 def restore_report(
-    source: str | None,
-    preset: str | None,
+    source: str,
     checkpoint: str,
     mode: FineTuneMode | None,
     num_classes: int | None,
@@ -72,16 +64,14 @@ def restore_report(
 
     Also shows why fine-tuning would initialize the others. Trains nothing.
     """
-    from detloom.pipelines.commands.config_check import read_training_config
     from detloom.pipelines.local.console import show_log
+    from detloom.schemas.run_file.read_config import read_training_config
     from detloom.trainer_module.detectors.families import build_detector
     from detloom.trainer_module.weights.restore import find_trained, plan_restore
     from detloom.trainer_module.weights.restore_report import format_report
 
-    if (source is None) == (preset is None):
-        raise InputError("restore-report: set exactly one of --config and --preset.")
     show_log()  # the progress of a download
-    config = read_training_config(source or preset or "", read_override_options(settings))
+    config = read_training_config(source, read_override_options(settings))
     train = replace(
         config.train,
         fine_tune_checkpoint=checkpoint or config.train.fine_tune_checkpoint,

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from detloom.pipelines.commands.exit_codes import end_of_help
-from detloom.pipelines.commands.options import STORED_FOLDER, NumberRange, copied_model
-from detloom.pipelines.commands.score_threshold import OPTION_HELP, choose_min_score
+from detloom.pipelines.command_line.command import command
+from detloom.pipelines.command_line.options import STORED_FOLDER, NumberRange, copied_model
+from detloom.pipelines.predict.score_threshold import OPTION_HELP, choose_min_score
 from detloom.schemas.errors import InputError
 
 if TYPE_CHECKING:
@@ -21,14 +21,11 @@ _POLL_SECONDS = 0.5  # interval at which a stop request is noticed
 _LAST_CALL_SECONDS = 10.0  # to finish the current call of the model at the end
 
 
-@click.command(
-    epilog=end_of_help(
-        "serve",
-        "detloom serve detloom_runs/my/serving",
-        """printf '{"signature_name": "serving_encoded", "instances": [{"b64": "%s"}]}' \\""",
-        """    "$(base64 < photo.jpg | tr -d '\\n')" |""",
-        "    curl -d @- http://localhost:8501/v1/models/detector:predict",
-    )
+@command(
+    "detloom serve detloom_runs/my/serving",
+    """printf '{"signature_name": "serving_encoded", "instances": [{"b64": "%s"}]}' \\""",
+    """    "$(base64 < photo.jpg | tr -d '\\n')" |""",
+    "    curl -d @- http://localhost:8501/v1/models/detector:predict",
 )
 @click.argument("model", type=STORED_FOLDER)
 @click.option(

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from detloom.pipelines.commands.exit_codes import end_of_help
-from detloom.pipelines.commands.options import FOLDER, PATH, override_options, read_override_options
+from detloom.pipelines.command_line.command import command
+from detloom.pipelines.command_line.options import FOLDER, PATH, override_options, read_override_options
 
 if TYPE_CHECKING:
     from detloom.pipelines.timer.scheduled_run import ScheduledRun
@@ -16,13 +16,10 @@ if TYPE_CHECKING:
 _NEXT_SHOWN = 3
 
 
-@click.command(
-    epilog=end_of_help(
-        "timer",
-        "detloom timer run.yaml -o ~/.config/systemd/user",
-        "systemctl --user daemon-reload && systemctl --user enable --now detloom-NAME.timer",
-        "loginctl enable-linger     # also run while you are not logged in",
-    )
+@command(
+    "detloom timer run.yaml -o ~/.config/systemd/user",
+    "systemctl --user daemon-reload && systemctl --user enable --now detloom-NAME.timer",
+    "loginctl enable-linger     # also run while you are not logged in",
 )
 @click.argument("run_file", type=PATH)
 @click.option(

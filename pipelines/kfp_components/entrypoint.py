@@ -11,10 +11,10 @@ from typing import Any
 
 from kfp.dsl.executor import Executor
 
-from detloom.pipelines.commands.system_errors import describe_system_error
 from detloom.pipelines.container.entrypoint import explain
 from detloom.pipelines.kfp_components import steps
 from detloom.schemas.errors import InputError
+from detloom.trainer_module.files.system_errors import describe_system_error
 
 _STEPS = {step.__name__: step for step in (steps.ingest, steps.validate, steps.train, steps.evaluate, steps.push)}
 

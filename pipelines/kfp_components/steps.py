@@ -76,13 +76,13 @@ def ingest(
     from detloom.components.example_gen.ingest import IngestFolders
     from detloom.components.example_gen.ingest import ingest as ingest_data
     from detloom.components.example_gen.params import ExampleGenParams
-    from detloom.pipelines.commands.ingest import pipeline_maker
+    from detloom.pipelines.local.beam_pipelines import pipeline_maker
     from detloom.pipelines.local.console import log_nodes
     from detloom.schemas.reading.typed_dict import from_dict
 
     log_nodes(verbose=False)
     params = from_dict(ExampleGenParams, settings, locate=lambda _: "ingest")
-    report = ingest_data(data, params, IngestFolders(examples.path, rejects.path), pipeline_maker(num_workers, ()))
+    report = ingest_data(data, params, IngestFolders(examples.path, rejects.path), pipeline_maker(num_workers))
     _log_metrics(metrics, {name: value for name, value in report.items() if name.startswith("num_")})
 
 
@@ -112,8 +112,8 @@ def validate(
     """
     from detloom.components.dataset_validator.report.validation_page import REPORT_HTML
     from detloom.components.dataset_validator.validate import describe_failures
-    from detloom.pipelines.commands.validate import format_checks, validate_folder
     from detloom.pipelines.local.console import log_nodes
+    from detloom.pipelines.validate_folder import format_checks, validate_folder
     from detloom.schemas.errors import InputError
 
     log_nodes(verbose=False)
@@ -154,12 +154,12 @@ def train(
         model_run: Configuration, checkpoints, log and TensorBoard files of the training run.
         metrics: Metrics of the best weights on `eval_split`, and their step.
     """
-    from detloom.pipelines.commands.config_check import read_training_config
-    from detloom.pipelines.commands.examples_folder import find_examples
+    from detloom.pipelines.find_examples import find_examples
     from detloom.pipelines.local.console import show_log
     from detloom.pipelines.python_api import read_overrides
     from detloom.schemas.contracts.detections import SERVING_FOLDER
     from detloom.schemas.reading.typed_dict import to_canonical_json
+    from detloom.schemas.run_file.read_config import read_training_config
     from detloom.trainer_module.run_state.train_result import SUMMARY_FILE
     from detloom.trainer_module.tfx_run import CONFIG_KEY, EXPORT_KEY, STRATEGY_KEY, run
 
@@ -323,10 +323,9 @@ def _config_file(config: str) -> Iterator[str]:
 
 def _read_run_file(source: str, layers: "Sequence[Located]" = ()) -> "RunFile | None":
     """Return the run file; None for other configurations."""
-    from detloom.pipelines.commands.config_check import is_run_file
-    from detloom.schemas.run_file.read_run_file import build_run, load_run_tree
+    from detloom.schemas.run_file.read_config import is_run_file, read_sections
 
-    return build_run(load_run_tree(Path(source), layers)[0]) if is_run_file(source) else None
+    return read_sections(source, layers) if is_run_file(source) else None
 
 
 @contextlib.contextmanager

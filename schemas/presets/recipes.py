@@ -11,6 +11,7 @@ from detloom.schemas.model.detector import MultiscaleAnchorGenerator
 
 Quality = Literal["fast", "balanced", "best"]
 QUALITIES: tuple[Quality, ...] = ("fast", "balanced", "best")
+DEFAULT_QUALITY: Quality = "balanced"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from fenced_blocks import PAGES, ROOT, SHELLS, detloom_commands, parse_command, read_blocks
 
-from detloom.pipelines.commands.config_check import check_config
+from detloom.pipelines.check_config import check_config
 
 MINIMUM = {"name": "cells", "data": {"path": "embedded:digits", "split_by_ratio": {}}}
 

@@ -19,11 +19,11 @@ from tfx.dsl.components.base.base_component import BaseComponent
 from tfx.orchestration.metadata import Metadata
 
 import detloom.components
-from detloom.pipelines.commands.config_check import read_config
 from detloom.schemas.contracts.detections import ASSET_CONFIG, ASSET_CONTRACT, OUTPUT_NAMES
 from detloom.schemas.contracts.label_map import LabelMap, write_label_map
 from detloom.schemas.model.export_and_quantization import Export
 from detloom.schemas.reading.typed_dict import to_canonical_json
+from detloom.schemas.run_file.read_config import read_config
 from detloom.trainer_module.detectors.families import family_of
 from detloom.trainer_module.export.serving_contract import format_contract
 

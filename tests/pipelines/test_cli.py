@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from detloom.pipelines.cli import SECTIONS, cli, main
-from detloom.pipelines.commands.options import LocalPath
+from detloom.pipelines.command_line.options import LocalPath
 
 PRESET = "ssd_mobilenet_v2_fpnlite_320x320"
 HEAVY = {"tensorflow", "keras", "tfx", "apache_beam", "kfp", "kfp_server_api", "grpc", "google.cloud.aiplatform_v1"}
@@ -127,7 +127,7 @@ def test_a_mistake_is_reported_in_one_sentence(arguments, name, tmp_path, monkey
 
 def test_importing_the_commands_and_checking_a_configuration_import_nothing_heavy():
     code = (
-        "import sys; import detloom.pipelines.cli; from detloom.pipelines.commands.config_check import check_config; "
+        "import sys; import detloom.pipelines.cli; from detloom.pipelines.check_config import check_config; "
         f"assert check_config({PRESET!r}).verdict == 'loads'; print(*sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -9,7 +9,6 @@ from PIL import Image
 
 import detloom
 from detloom.components.fingerprints import source_fingerprint
-from detloom.pipelines import python_api
 from detloom.schemas.model.config import TrainEvalConfig
 from detloom.schemas.model.strategy import Strategy
 from detloom.schemas.reading.typed_dict import from_json
@@ -162,17 +161,16 @@ def test_the_input_of_a_preset_is_that_of_its_network():
     assert found.max_boxes == 7
 
 
-def test_train_calls_the_training_of_the_command(examples, tmp_path, monkeypatch):
+def test_train_trains_on_the_splits_of_the_examples(examples, tmp_path, monkeypatch):
     calls = []
     monkeypatch.setattr(
-        "detloom.pipelines.commands.train.train_detector",
+        "detloom.trainer_module.train_and_export.train_and_export",
         lambda *args, **options: calls.append((args, options)) or ("result", None),
     )
-    monkeypatch.setattr(python_api, "find_examples", lambda *args: calls.append(args) or python_api.Path("found"))
-    preset = "ssd_mobilenet_v2_fpnlite_320x320"
+    preset, run_dir = "ssd_mobilenet_v2_fpnlite_320x320", tmp_path / "run"
     overrides = {"train.num_steps": 30}
-    assert detloom.train(preset, examples, tmp_path / "run", overrides=overrides, export=False) == "result"
-    assert calls[0] == (examples, "train", "")
-    (config, found, out, strategy), options = calls[1]
-    assert (config.train.num_steps, found, out, strategy) == (30, python_api.Path("found"), tmp_path / "run", None)
+    assert detloom.train(preset, examples, run_dir, train_split="eval", overrides=overrides, export=False) == "result"
+    ((config, label_map, train_files, eval_files, out, strategy), options) = calls[0]
+    assert (config.train.num_steps, label_map.names, out, strategy) == (30, ("red", "green"), run_dir, None)
+    assert train_files == eval_files == (str(examples / "Split-eval/data_tfrecord-00000-of-00001"),)
     assert options == {"export": False}

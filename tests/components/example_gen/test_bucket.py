@@ -11,9 +11,9 @@ from PIL import Image
 from detloom.components.example_gen import sort_entries
 from detloom.components.example_gen.data_folder import DataFolder, SourceError
 from detloom.components.storage.storage import open_storage
-from detloom.pipelines.commands.system_errors import describe_system_error
 from detloom.schemas.contracts.rejects import REJECTS_FILE, REPORT_FILE
 from detloom.schemas.errors import InputError
+from detloom.trainer_module.files.system_errors import describe_system_error
 
 STEMS = {"train": [f"a{number:03d}" for number in range(60)], "val": ["b1", "b2"]}
 

@@ -1,6 +1,7 @@
 """Fixtures of the command tests: a VOC data set, a folder of examples, and the installed packages."""
 
 import io
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -81,3 +82,19 @@ def cached_packages(installed_once, monkeypatch: pytest.MonkeyPatch) -> None:
     from detloom.pipelines.commands import installed_packages
 
     monkeypatch.setattr(installed_packages, "read_installed", lambda: installed_once)
+
+
+@pytest.fixture
+def write_run(tmp_path: Path) -> Callable[..., Path]:
+    """Return a function that writes a run file with further sections, and a compiled job in `job` beside it."""
+
+    def write(name: str = "run.yaml", job: str = "", **sections: Any) -> Path:
+        data = {"path": "embedded:digits", "split_by_ratio": {}}
+        train = {"batch_size": 4, "num_steps": 8}
+        run = {"name": "cells", "push_to": "gs://models/cells", "data": data, "train": train, **sections}
+        (tmp_path / name).write_text(json.dumps(run))
+        if job:
+            (tmp_path / "job").write_text(job)
+        return tmp_path / name
+
+    return write

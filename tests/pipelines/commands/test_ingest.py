@@ -9,7 +9,8 @@ import tensorflow as tf
 from command_line import detloom_command, sentence
 
 from detloom.components.example_gen.command_settings import command_settings
-from detloom.pipelines.commands.ingest import ingest, pipeline_maker
+from detloom.pipelines.commands.ingest import ingest
+from detloom.pipelines.local.beam_pipelines import pipeline_maker
 
 ROOT = Path(__file__).parents[3]
 

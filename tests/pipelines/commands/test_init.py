@@ -38,14 +38,6 @@ def test_init_replaces_a_file_only_with_force(make_voc, tmp_path):
     assert read_run_file(output).name == "voc"
 
 
-def test_init_of_an_empty_folder_leaves_no_file(tmp_path):
-    (tmp_path / "empty").mkdir()
-    result = detloom_command("init", tmp_path / "empty", "-o", tmp_path / "out/a.yaml")
-    assert result.exit_code == 1
-    assert "no format is recognised" in sentence(result)
-    assert not (tmp_path / "out").exists()
-
-
 @pytest.mark.parametrize("part", ["a{SPAN}", "a${HOME}"])
 def test_init_refuses_a_path_that_a_run_file_would_expand(make_voc, tmp_path, part):
     folder = make_voc(**LISTS).rename(tmp_path / part)
@@ -55,37 +47,10 @@ def test_init_refuses_a_path_that_a_run_file_would_expand(make_voc, tmp_path, pa
     assert not (tmp_path / "a.yaml").exists()
 
 
-def test_init_refuses_a_name_before_it_reads(tmp_path):
-    result = detloom_command("init", tmp_path / "nowhere", "--name", "Bad Name")
-    assert result.exit_code == 1
-    assert "name: got 'Bad Name', allowed: lower case letters" in sentence(result)
-
-
 def test_init_with_a_format_that_is_not_there_is_refused(make_voc, tmp_path):
     result = detloom_command("init", make_voc(**LISTS), "--format", "coco", "-o", tmp_path / "a.yaml")
     assert result.exit_code == 1
     assert "no COCO annotation file found" in sentence(result)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((), "got no FOLDER, allowed: a folder of labelled images, or --from-odapi"),
-        (("data", "--from-odapi", "a.config"), "got FOLDER, --budget, --quality or --format as well"),
-        (("--from-odapi", "a.config", "--budget", "5m"), "got FOLDER, --budget, --quality or --format as well"),
-        (("data", "--records", "records"), "--records and --checkpoint: allowed with --from-odapi only"),
-        (("data", "--checkpoint", ""), "--records and --checkpoint: allowed with --from-odapi only"),
-    ],
-)
-def test_init_refuses_options_that_do_not_belong_together(arguments, message):
-    assert message in sentence(detloom_command("init", *arguments))
-
-
-def test_budget_of_a_run_file_is_refused(tmp_path):
-    (tmp_path / "a.yaml").write_text("name: a")
-    result = detloom_command("run", tmp_path / "a.yaml", "--budget", "5m")
-    assert result.exit_code == 1
-    assert "allowed: with a folder of images" in sentence(result)
 
 
 def test_run_of_a_folder_keeps_its_settings(make_voc, tmp_path):

@@ -1,11 +1,9 @@
 """Test `detloom inspect`."""
 
-import pytest
 from command_line import detloom_command
 
 
 def test_inspect_writes_a_page(make_voc, tmp_path):
-    pytest.importorskip("detloom.components.dataset_validator.report.inspect_page")
     folder = make_voc(a=["c1", "d1"])
     detloom_command("ingest", "--input", folder, "--output", tmp_path / "out", "--splits", "train=a")
     result = detloom_command("inspect", tmp_path / "out", "--output", tmp_path / "page.html")
@@ -21,22 +19,9 @@ def test_inspect_shows_augmented_images(make_voc, tmp_path):
         "detector: ssd_mobilenet_v2_fpnlite_320x320\n"
         "train: {augmentations: [{type: RandomVerticalFlip}]}\n"
     )
-    result = detloom_command("inspect", tmp_path / "out", "--augment", "--config", run_file, "--versions", 1)
+    result = detloom_command("inspect", tmp_path / "out", "--augment", run_file, "--versions", 1)
     assert result.exit_code == 0, result.output
     assert result.output == f"Wrote {tmp_path / 'out/augment.html'}\n"
     text = (tmp_path / "out/augment.html").read_text("utf-8")
     assert "RandomVerticalFlip" in text
     assert text.count("data:image/jpeg;base64,") == 4  # two images, each stored and one version
-
-
-@pytest.mark.parametrize("options", [["--augment"], ["--config", "efficientdet_d0"]])
-def test_inspect_requires_config_exactly_with_augment(tmp_path, options):
-    result = detloom_command("inspect", tmp_path, *options)
-    assert result.exit_code == 2
-    assert "--augment and --config" in result.output
-
-
-def test_the_former_name_of_an_option_is_accepted(tmp_path):
-    result = detloom_command("inspect", tmp_path, "--pictures", 3, "--augment")
-    assert "No such option" not in result.output
-    assert "--augment and --config" in result.output

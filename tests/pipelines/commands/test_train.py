@@ -6,13 +6,12 @@ import pytest
 from click.testing import CliRunner
 
 from detloom.pipelines.cli import cli
-from detloom.pipelines.commands import train as train_cli
 from detloom.schemas.contracts.label_map import LabelMap, write_label_map
+from detloom.trainer_module import train_and_export as training
 from detloom.trainer_module.export.predict import find_saved_model
 from detloom.trainer_module.files.folder_lock import FolderBusyError
 from detloom.trainer_module.run_state.run_folder import hold_training_lock
 from detloom.trainer_module.runtime.preemption import Preempted
-from detloom.trainer_module.training import loop as train_loop
 from detloom.trainer_module.training import overfit_check as self_test
 
 PRESET = "ssd_mobilenet_v2_fpnlite_320x320"
@@ -48,8 +47,8 @@ def calls(monkeypatch):
         seen.append(model_dir)
         return model_dir
 
-    monkeypatch.setattr(train_loop, "train", train)
-    monkeypatch.setattr(train_cli, "export_model", export)
+    monkeypatch.setattr(training, "train", train)
+    monkeypatch.setattr(training, "export_model", export)
     return seen
 
 
@@ -92,17 +91,10 @@ def test_a_configuration_with_data_paths_needs_no_options(tmp_path, examples, ca
     assert calls[0][2:4] == (("t*",), ("e*",))
 
 
-def test_missing_data_options_are_named(tmp_path, examples):
-    assert "set --examples" in str(train(PRESET, "--out", tmp_path).exception)
-    assert "Missing option '--out'" in train(PRESET, "--examples", examples).output
-    both = train(PRESET, "--examples", examples, "--eval-files", "x", "--out", tmp_path)
-    assert "got --examples and --train-files or --eval-files" in str(both.exception)
-
-
 @pytest.mark.reliability("concurrent runs", "train")
 def test_folder_in_which_another_process_trains_is_refused(tmp_path, examples, calls):
     (tmp_path / "run").mkdir()
-    with hold_training_lock(tmp_path / "run" / train_cli.LOCK_FILE):
+    with hold_training_lock(tmp_path / "run" / training.LOCK_FILE):
         refused = train(PRESET, "--examples", examples, "--out", tmp_path / "run")
     assert isinstance(refused.exception, FolderBusyError)
     assert str(tmp_path / "run") in str(refused.exception)
@@ -115,7 +107,7 @@ def test_an_interrupted_training_run_exits_with_the_signals_code(tmp_path, examp
     def preempted(*_):
         raise Preempted(number, 120, "run/checkpoints")
 
-    monkeypatch.setattr(train_loop, "train", preempted)
+    monkeypatch.setattr(training, "train", preempted)
     result = train(PRESET, "--examples", examples, "--out", tmp_path / "run")
     assert result.exit_code == code
     assert "step 120 in run/checkpoints" in result.output
@@ -139,29 +131,20 @@ def test_the_exit_code_of_the_self_test_is_its_result(examples, monkeypatch, pas
 
 
 def test_a_model_is_replaced_only_by_a_complete_one(tmp_path, monkeypatch):
-    from detloom.trainer_module.export import saved_model as export
-    from detloom.trainer_module.weights import own_checkpoint
-
     (tmp_path / "model" / "old").mkdir(parents=True)
-    monkeypatch.setattr(own_checkpoint, "write_weights", lambda detector, config, folder: folder.mkdir())
-    monkeypatch.setattr(export, "export_saved_model", lambda detector, config, folder: folder.mkdir())
+    monkeypatch.setattr(training, "write_weights", lambda detector, config, folder: folder.mkdir())
+    monkeypatch.setattr(training, "export_saved_model", lambda detector, config, folder: folder.mkdir())
     result = SimpleNamespace(detector=None, config=None)
-    train_cli.export_model(result, tmp_path / "model")
+    training.export_model(result, tmp_path / "model")
     assert [path.name for path in (tmp_path / "model").iterdir()] == ["Format-Serving"]
 
     def fail(detector, config, folder):
         raise RuntimeError
 
-    monkeypatch.setattr(export, "export_saved_model", fail)
+    monkeypatch.setattr(training, "export_saved_model", fail)
     with pytest.raises(RuntimeError):
-        train_cli.export_model(result, tmp_path / "model")
+        training.export_model(result, tmp_path / "model")
     assert (tmp_path / "model" / "Format-Serving").is_dir()
-
-
-def test_help_shows_examples():
-    output = train("--help").output
-    assert "--examples data/examples --self-test" in output
-    assert "  143  SIGTERM; the training state was saved" in output
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from detloom.pipelines.local import forked_workers
 _SQUARES = """
 import os, sys
 import apache_beam as beam
-from detloom.pipelines.commands.ingest import pipeline_maker
+from detloom.pipelines.local.beam_pipelines import pipeline_maker
 def work(number):
     if number == int(sys.argv[2]):
         raise ValueError("number refused")

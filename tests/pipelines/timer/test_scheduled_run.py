@@ -3,7 +3,7 @@ from datetime import datetime, timezone
 
 import pytest
 
-from detloom.pipelines.commands.options import read_override_options
+from detloom.pipelines.command_line.options import read_override_options
 from detloom.pipelines.timer.scheduled_run import build_scheduled_run
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.read_run_file import read_run_file

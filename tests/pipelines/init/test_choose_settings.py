@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from detloom.pipelines.first_run.choose_settings import choose_settings, limit_time
-from detloom.pipelines.first_run.scan_data import scan_data
+from detloom.pipelines.init.choose_settings import choose_settings, limit_time
+from detloom.pipelines.init.scan_data import scan_data
 from detloom.schemas.errors import InputError
 from detloom.schemas.presets import recipes
 
@@ -133,7 +133,7 @@ def test_time_that_has_passed_shortens_the_schedule(make_scan):
 
 
 def test_a_class_name_cannot_end_a_comment(make_scan):
-    from detloom.pipelines.first_run.run_file_text import format_run_file
+    from detloom.pipelines.init.run_file_text import format_run_file
 
     scan = replace(make_scan(), boxes_by_class=Counter({"a\nname: other\u2028b\r": 100}))
     text = format_run_file(choose_settings(scan, "cells", "balanced"), "x")

@@ -1,14 +1,13 @@
 """Find examples: in a folder that `detloom ingest` or ExampleGen wrote, or by patterns of TFRecord shards."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from detloom.components.examples_folder import SPLIT_PREFIX, ExamplesFolder, list_shards
-from detloom.components.storage.storage import is_address
-from detloom.pipelines.commands.options import copied
 from detloom.schemas.errors import InputError
+from detloom.schemas.model.config import PLACEHOLDER, TrainEvalConfig
 
 if TYPE_CHECKING:
     from detloom.trainer_module.training.follow_checkpoints import EvalSet
@@ -41,6 +40,36 @@ def find_examples(folder: Path, train_split: str = "train", eval_split: str = ""
     return Examples(tuple(train_files), tuple(eval_files), examples.label_map_file)
 
 
+def examples_of_config(
+    config: TrainEvalConfig, train_files: tuple[str, ...], eval_files: tuple[str, ...], label_map: Path | None
+) -> Examples:
+    """Return the given shard patterns and label map; what is missing is taken from the configuration.
+
+    Raises:
+        InputError: if the configuration does not name it either.
+    """
+    train_files = train_files or _without_placeholders(config.train_input.input_path)
+    eval_files = eval_files or _without_placeholders(config.eval_input.input_path)
+    label_map = label_map or label_map_of_config(config)
+    if not train_files or not eval_files or label_map is None:
+        raise InputError(
+            "detloom train: the configuration does not name the data; set --examples, or --train-files, --eval-files "
+            "and --label-map."
+        )
+    return Examples(train_files, eval_files, label_map)
+
+
+def label_map_of_config(config: TrainEvalConfig) -> Path | None:
+    """Return the label map that a configuration names, if any."""
+    paths = _without_placeholders((config.train_input.label_map_path, config.eval_input.label_map_path))
+    return Path(paths[0]) if paths else None
+
+
+def _without_placeholders(paths: Iterable[str]) -> tuple[str, ...]:
+    """Drop empty paths and the placeholders of zoo configurations."""
+    return tuple(path for path in paths if path and PLACEHOLDER not in path)
+
+
 def parse_eval_set(text: str) -> "EvalSet":
     """Parse an evaluation set: `[NAME=]` and a split's folder, a folder of splits (its eval split), or a pattern.
 
@@ -50,11 +79,7 @@ def parse_eval_set(text: str) -> "EvalSet":
     from detloom.trainer_module.data.records import list_shards as match_pattern
     from detloom.trainer_module.training.follow_checkpoints import EvalSet
 
-    name, equals, where = text.partition("=")
-    if not equals or "/" in name or Path(text).exists():  # the path itself may contain an equals sign
-        name, where = "", text
-    if is_address(where) and "*" not in where:
-        where = str(_copied_set(where.rstrip("/")))
+    name, where = split_name(text)
     path = Path(where)
     if not path.is_dir():
         return EvalSet(name or _tidy_name(path.parent if "*" in path.name else path), tuple(match_pattern([where])))
@@ -63,6 +88,14 @@ def parse_eval_set(text: str) -> "EvalSet":
     examples = ExamplesFolder(path)
     split = _eval_split(examples)
     return EvalSet(name or split, tuple(examples.check_shards(split)))
+
+
+def split_name(text: str) -> tuple[str, str]:
+    """Return the name, empty without one, and the rest of `[NAME=]WHERE`."""
+    name, equals, where = text.partition("=")
+    if not equals or "/" in name or Path(text).exists():  # the path itself may contain an equals sign
+        return "", text
+    return name, where
 
 
 def wanted_splits(*splits: str) -> Callable[[str], bool]:
@@ -79,15 +112,7 @@ def wanted_splits(*splits: str) -> Callable[[str], bool]:
     return is_wanted
 
 
-def _copied_set(address: str) -> Path:
-    """Return a copy of a split at an address, or of a folder of splits, with the label map beside the split."""
-    parent, _, name = address.rpartition("/")
-    if name.startswith(SPLIT_PREFIX):
-        return copied(parent, wanted_splits(name.removeprefix(SPLIT_PREFIX))) / name
-    return copied(address, wanted_splits(""))
-
-
-def parse_eval_sets(texts: Sequence[str]) -> "tuple[EvalSet, ...]":
+def parse_eval_sets(texts: Iterable[str]) -> "tuple[EvalSet, ...]":
     """Parse several evaluation sets; raise InputError for a repeated name, because their results would mix."""
     sets = tuple(parse_eval_set(text) for text in texts)
     names = [each.name for each in sets]

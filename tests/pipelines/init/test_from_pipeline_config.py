@@ -14,8 +14,8 @@ from PIL import Image
 
 from detloom.components.example_gen.ingest import IngestFolders, ingest
 from detloom.components.example_gen.params import ExampleGenParams
-from detloom.pipelines.commands.config_check import check_config
-from detloom.pipelines.first_run.from_pipeline_config import name_of_config, page_of, write_migration
+from detloom.pipelines.check_config import check_config
+from detloom.pipelines.init.from_pipeline_config import name_of_config, page_of, write_migration
 from detloom.schemas.contracts.label_map import read_label_map
 from detloom.schemas.errors import InputError
 from detloom.schemas.odapi.pipeline_config import format_pipeline_config

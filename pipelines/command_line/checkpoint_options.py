@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from detloom.pipelines.commands.options import FILE, complete_config, complete_file
+from detloom.pipelines.command_line.options import FILE, complete_config, complete_file
 from detloom.schemas.errors import InputError
-from detloom.schemas.model.config import PLACEHOLDER
 
 if TYPE_CHECKING:
     from detloom.schemas.model.config import TrainEvalConfig
@@ -48,15 +47,15 @@ def load_from_options(
     Raises:
         InputError: an option is missing, or the checkpoint does not fit.
     """
-    from detloom.pipelines.commands.config_check import read_training_config
+    from detloom.pipelines.find_examples import label_map_of_config
     from detloom.schemas.contracts.label_map import read_label_map
+    from detloom.schemas.run_file.read_config import read_training_config
     from detloom.trainer_module.export.load_trained import load_restored
 
     if not config:
         raise InputError("--checkpoint: needs --config, the configuration that the checkpoint was trained with.")
     parsed = read_training_config(config, [])
-    named = (parsed.train_input.label_map_path, parsed.eval_input.label_map_path)
-    path = label_map or next((Path(each) for each in named if each and PLACEHOLDER not in each), None)
+    path = label_map or label_map_of_config(parsed)
     if path is None:
         raise InputError(f"--checkpoint: {config} names no label map; set --label-map.")
     return load_restored(parsed, checkpoint, read_label_map(path))

@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -58,14 +58,34 @@ def copied_model(folder: Path | str) -> Path:
     return _entered(folder, local_model)
 
 
+def copied_examples(texts: Iterable[str]) -> Iterator[str]:
+    """Yield evaluation sets, `[NAME=]WHERE`, with a local copy in place of an address.
+
+    The address is that of a split, or of a folder of splits, of which the evaluation split is copied.
+    """
+    from detloom.components.examples_folder import SPLIT_PREFIX
+    from detloom.pipelines.find_examples import split_name, wanted_splits
+
+    for text in texts:
+        name, where = split_name(text)
+        if not is_address(where) or "*" in where:
+            yield text
+            continue
+        parent, _, split_folder = where.rstrip("/").rpartition("/")
+        if split_folder.startswith(SPLIT_PREFIX):
+            split = split_folder.removeprefix(SPLIT_PREFIX)
+            copy = copied(parent, wanted_splits(split)) / split_folder
+        else:
+            copy = copied(where.rstrip("/"), wanted_splits(""))
+        yield f"{name}={copy}" if name else str(copy)
+
+
 def _entered(folder: Path | str, copy: Callable[[str], contextlib.AbstractContextManager[Path]]) -> Path:
-    address, context = str(folder), click.get_current_context(silent=True)
+    address = str(folder)
     if not is_address(address):
         return Path(folder)
-    if context is None:
-        raise InputError(f"{redact(address)}: got an address, allowed in Python: a folder on this machine.")
     try:
-        return context.with_resource(copy(address))
+        return click.get_current_context().with_resource(copy(address))
     except OSError as error:
         raise InputError(f"{redact(address)}: cannot be read ({error.strerror or error}).") from None
 

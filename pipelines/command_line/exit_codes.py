@@ -1,20 +1,9 @@
-"""Meanings of the exit codes of the commands: for all commands, and more exactly for single ones.
-
-docs/command_line.md contains both tables, and each command's --help its own lines.
-"""
+"""Exit codes that mean something more exact for a command; docs/command_line.md has their general meanings."""
 
 from collections.abc import Mapping
 
 from detloom.schemas.errors import ExitCode
 
-MEANINGS: Mapping[ExitCode, str] = {
-    ExitCode.DONE: "success",
-    ExitCode.FAILED: "failure: a mistake in a file, a setting or the data, an error of the system, or a defect",
-    ExitCode.USAGE: "wrong command line: an unknown or missing option or argument; nothing was done",
-    ExitCode.BUSY: "another process uses the same folder; nothing was changed, try again later",
-    ExitCode.INTERRUPTED: "interrupted by Ctrl-C (SIGINT)",
-    ExitCode.TERMINATED: "ended by SIGTERM",
-}
 _DECIDED = "the run ended with a decision: pushed, not blessed, or nothing trained without a reason"
 _SAVED = "the training state was saved; the same command resumes it"
 _RUN: Mapping[ExitCode, str] = {
@@ -30,7 +19,6 @@ _WAIT: Mapping[ExitCode, str] = {
 }
 _PUSH: Mapping[ExitCode, str] = {ExitCode.BUSY: "another push into the folder did not end within --wait"}
 
-# Only what is more exact than MEANINGS.
 OF_COMMANDS: Mapping[str, Mapping[ExitCode, str]] = {
     "run": _RUN,
     "demo": _RUN,
@@ -68,16 +56,3 @@ OF_COMMANDS: Mapping[str, Mapping[ExitCode, str]] = {
     "submit": _WAIT,
     "status": _WAIT,
 }
-
-
-def end_of_help(command: str, *examples: str) -> str:
-    """Return the last part of a command's --help: its own exit codes and examples, as an `epilog` of click.
-
-    Args:
-        command: its words after `detloom`.
-        examples: lines to copy.
-    """
-    codes = [f"  {code:<3}  {meaning}" for code, meaning in OF_COMMANDS.get(command, {}).items()]
-    parts = [["Exit codes:", *codes]] if codes else []
-    parts.append(["Examples:" if len(examples) > 1 else "Example:", *(f"  {line}" for line in examples)])
-    return "\n\n".join("\n".join(("\b", *part)) for part in parts)  # \b: click keeps the line breaks

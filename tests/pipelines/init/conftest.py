@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from detloom.pipelines.first_run.scan_data import DataScan
+from detloom.pipelines.init.scan_data import DataScan
 
 
 def encode_image(seed: int, size_hw: tuple[int, int] = (60, 80)) -> bytes:

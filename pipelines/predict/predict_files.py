@@ -3,27 +3,27 @@
 import collections
 import contextlib
 import json
+import logging
 import os
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from types import TracebackType
-from typing import IO, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
-import click
 from PIL import Image
 
 from detloom.components.evaluator.coco_files import read_coco_ground_truth
-from detloom.pipelines.commands.image_files import ImageFile
+from detloom.pipelines.predict.image_files import ImageFile
 from detloom.pipelines.serving.image_limits import MAX_PIXELS
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import escape
+from detloom.schemas.reading.replace_when_done import replace_when_done
 from detloom.schemas.reading.text_file import write_text_file
 from detloom.trainer_module.export.predict import ExportedDetector, Prediction
-from detloom.trainer_module.runtime.progress import Reporter, show_progress
+from detloom.trainer_module.runtime.progress import show_progress
 
+_LOGGER = logging.getLogger("detloom")
 _MAX_NAMED = 3  # file names per message
 
 
@@ -38,63 +38,48 @@ class CocoOutput:
     ) -> None:
         self._path, self._ids_by_name, self._label_map = path, ids_by_name, label_map
         self._min_score, self._has_own_ids = min_score, has_own_ids
-        self._partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.partial")
         self._images: list[dict[str, Any]] = []
-        self._num_rows = 0
+        self._separator = "\n"
 
-    def __enter__(self) -> "CocoOutput":
-        try:
-            self._file: IO[str] = self._partial.open("x", encoding="utf-8")
-        except OSError as error:
-            raise InputError(f"{self._path}: cannot be written ({error.strerror}).") from None
-        self._file.write("[")
-        return self
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[None]:
+        """Open the file for `add`."""
+        with replace_when_done(self._path) as partial:
+            with partial.open("x", encoding="utf-8") as self._file:
+                self._file.write("[")
+                yield
+                self._file.write("\n]\n")
+            if self._has_own_ids:
+                self._write_images()
 
     def add(self, name: str, prediction: Prediction) -> None:
         image_id, kept = self._ids_by_name[name], prediction.above(self._min_score)
         for row in kept.to_coco(image_id):
-            self._file.write(f"{',' if self._num_rows else ''}\n{json.dumps(row)}")
-            self._num_rows += 1
-        if self._has_own_ids:
-            height, width = prediction.image_rgb.shape[:2]
-            self._images.append({"id": image_id, "file_name": name, "height": height, "width": width})
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        try:
-            with self._file:
-                if kind is None:
-                    self._file.write("\n]\n")
-                    self._file.flush()
-                    os.fsync(self._file.fileno())
-            if kind is None:
-                self._write_images()
-                self._partial.replace(self._path)
-        except OSError as failure:
-            raise InputError(f"{self._path}: cannot be written ({failure.strerror}).") from None
-        finally:
-            self._partial.unlink(missing_ok=True)
+            self._file.write(self._separator + json.dumps(row))
+            self._separator = ",\n"
+        height, width = prediction.image_rgb.shape[:2]
+        self._images.append({"id": image_id, "file_name": name, "height": height, "width": width})
 
     def _write_images(self) -> None:
-        if self._has_own_ids:
-            categories = [{"id": class_id, "name": name} for class_id, name in self._label_map.names_by_id]
-            content = {"images": self._images, "annotations": [], "categories": categories}
-            write_text_file(self._path.with_suffix(".images.json"), json.dumps(content, indent=1) + "\n")
+        categories = [{"id": class_id, "name": name} for class_id, name in self._label_map.names_by_id]
+        content = {"images": self._images, "annotations": [], "categories": categories}
+        write_text_file(self._path.with_suffix(".images.json"), json.dumps(content, indent=1) + "\n")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Outputs:
     """The destinations of detections.
 
     Attributes:
-        folder: for images with boxes, under the names of their sources.
+        is_single: the user named one image: an error of it is raised, and its lines do not name it.
+        path: file for the single image with boxes, or folder for images with boxes, under the names of their sources.
         min_score: minimum score of objects in images, lines and counts.
         print_line: is called with a line for each object.
     """
 
+    is_single: bool
     coco: CocoOutput | None
-    folder: Path | None
+    path: Path | None
     min_score: float
     print_line: Callable[[str], None] | None
 
@@ -176,29 +161,26 @@ def predict_files(
     """Run the detector over all images; report and count an image that cannot be read.
 
     Raises:
-        InputError: if an output cannot be written. Images that were written stay; no COCO results are written.
+        InputError, OSError: an output cannot be written. Images that were written stay; no COCO results are written.
     """
     counts = Counts()
     with contextlib.ExitStack() as stack:
         if outputs.coco is not None:
-            stack.enter_context(outputs.coco)
+            stack.enter_context(outputs.coco.opened())
         reporter = None
         if has_progress:
             reporter = stack.enter_context(show_progress("Images", len(images), unit="images"))
-        for image, found in predict_in_batches(detector, images, batch_size):
-            if isinstance(found, InputError):
+        for image, prediction in predict_in_batches(detector, images, batch_size):
+            if isinstance(prediction, InputError):
+                if outputs.is_single:
+                    raise prediction
                 counts.num_broken += 1
-                click.echo(f"skipped: {found}", err=True)
+                _LOGGER.warning("skipped: %s", prediction)
             else:
-                _put_out(image, found, outputs, counts)
+                _write_outputs(image, prediction, outputs, counts)
             if reporter is not None:
-                _advance(reporter, counts)
+                reporter.advance(**({"broken": counts.num_broken} if counts.num_broken else {}))
     return counts
-
-
-def _advance(reporter: Reporter, counts: Counts) -> None:
-    numbers = {"broken": counts.num_broken} if counts.num_broken else {}
-    reporter.advance(**numbers)
 
 
 class Readable(Protocol):
@@ -244,16 +226,16 @@ def _predict_batch(
         yield from zip((image for image, _ in batch), found, strict=True)
 
 
-def _put_out(image: ImageFile, prediction: Prediction, outputs: Outputs, counts: Counts) -> None:
+def _write_outputs(image: ImageFile, prediction: Prediction, outputs: Outputs, counts: Counts) -> None:
     if outputs.coco is not None:
         outputs.coco.add(image.name, prediction)
     shown = prediction.above(outputs.min_score)
     counts.add(prediction, shown)
     if outputs.print_line is not None:
         for line in shown.lines():
-            outputs.print_line(f"{escape(image.name)}: {line}")
-    if outputs.folder is not None:
-        save_image(shown, image.path, outputs.folder / image.name)
+            outputs.print_line(line if outputs.is_single else f"{escape(image.name)}: {line}")
+    if outputs.path is not None:
+        save_image(shown, image.path, outputs.path if outputs.is_single else outputs.path / image.name)
 
 
 def save_image(prediction: Prediction, source: Path, path: Path) -> None:
@@ -265,16 +247,12 @@ def save_image(prediction: Prediction, source: Path, path: Path) -> None:
     if os.path.realpath(path) == os.path.realpath(source):
         raise InputError(f"{path}: this is the input image, which would be overwritten; choose another --output.")
     kind = Image.registered_extensions().get(path.suffix.lower())
-    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.partial")
     try:
         if kind is None:
             raise ValueError(f"unknown file extension: {path.suffix}")
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
+        with replace_when_done(path) as partial:
             prediction.draw().save(partial, format=kind)
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
     # no space left, no such folder, or a format that Pillow cannot write
     except (OSError, ValueError, KeyError) as error:
         raise InputError(f"{path}: the image cannot be written ({error}).") from None

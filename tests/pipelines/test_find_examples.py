@@ -1,6 +1,6 @@
 import pytest
 
-from detloom.pipelines.commands.examples_folder import find_examples, parse_eval_set, parse_eval_sets
+from detloom.pipelines.find_examples import find_examples, parse_eval_set, parse_eval_sets
 from detloom.schemas.errors import InputError
 
 

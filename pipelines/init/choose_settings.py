@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from detloom.components.dataset_validator.statistics.anchor_fit import RECALL_IOU, suggest_anchors
-from detloom.pipelines.first_run.run_file_text import Choices
-from detloom.pipelines.first_run.scan_data import DataScan
+from detloom.pipelines.init.run_file_text import Choices
+from detloom.pipelines.init.scan_data import DataScan
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.detector import MultiscaleAnchorGenerator
 from detloom.schemas.presets import recipes

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from detloom.pipelines.commands.score_threshold import choose_min_score
+from detloom.pipelines.predict.score_threshold import choose_min_score
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 CODE = """
 import os, subprocess, sys
-from detloom.pipelines.commands.native_log import hide_native_log
+from detloom.trainer_module.runtime.native_log import hide_native_log
 hide_native_log()
 print("python", file=sys.stderr)
 os.write(2, b"WARNING: All log messages before absl::InitializeLog() is called are written to STDERR\\n")

@@ -1,5 +1,6 @@
 """Write the chosen settings as a run file with a comment on each choice."""
 
+import contextlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from typing import Any
 import yaml
 
 from detloom.schemas.errors import InputError
-from detloom.schemas.run_file.read_run_file import build_run, load_run_tree
+from detloom.schemas.run_file.read_config import read_sections
 from detloom.schemas.run_file.run_file import RunFile
 
 _INLINE_WIDTH = 100
@@ -30,11 +31,22 @@ def check_no_variable(root: str) -> None:
         raise InputError(f"{root}: got a path with '{{', which a run file would expand; rename the folder.")
 
 
-def write_and_check(choices: Choices, header: str, path: Path) -> RunFile:
-    """Write the run file and return its content."""
-    path.write_text(format_run_file(choices, f"{header}."), encoding="utf-8")
-    tree, _ = load_run_tree(path)
-    return build_run(tree)
+def make_pipeline_name(text: str) -> str:
+    """Return a valid name of a pipeline that is like a text, such as the name of a folder."""
+    return re.sub(r"[^a-z0-9_-]+", "-", text.lower()).strip("-_")[:63] or "detector"
+
+
+@contextlib.contextmanager
+def written_run_file(choices: Choices, header: str, path: Path) -> Iterator[RunFile]:
+    """Write and check a run file, and yield its content; it replaces `path` when the block ends without an error."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.draft")
+    try:
+        draft.write_text(format_run_file(choices, f"{header}."), encoding="utf-8")
+        yield read_sections(draft)
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def format_run_file(choices: Choices, header: str) -> str:

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from detloom.pipelines.first_run.scan_data import scan_data
+from detloom.pipelines.init.scan_data import scan_data
 from detloom.schemas.errors import InputError
 
 
@@ -43,14 +43,14 @@ def test_unreadable_images_keep_the_size_that_the_labels_state(make_coco):
 
 
 def test_large_splits_are_read_in_part(make_coco, monkeypatch):
-    monkeypatch.setattr("detloom.pipelines.first_run.scan_data.MAX_RECORDS", 2)
+    monkeypatch.setattr("detloom.pipelines.init.scan_data.MAX_RECORDS", 2)
     scan = scan_data(str(make_coco({"train": [1, 2, 3], "val": [4, 5], "test": [6]})))
     assert dict(scan.num_images) == {"train": 2, "val": 2, "test": 1}
     assert not scan.is_complete
 
 
 def test_sizes_of_images_that_are_not_opened_come_from_the_labels(make_coco, monkeypatch):
-    monkeypatch.setattr("detloom.pipelines.first_run.scan_data.MAX_IMAGES", 1)
+    monkeypatch.setattr("detloom.pipelines.init.scan_data.MAX_IMAGES", 1)
     folder = make_coco({"train": [1, 2, 3]})
     for path in (folder / "images").glob("train_[23].png"):
         path.unlink()

@@ -5,15 +5,14 @@ inputs on this machine.
 """
 
 import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from detloom.pipelines.dag.check_data import check_learned_columns
-from detloom.pipelines.first_run.migration_page import format_page
-from detloom.pipelines.first_run.odapi_inputs import EVAL, TRAIN, OdapiInputs, find_inputs
-from detloom.pipelines.first_run.run_file_text import Choices, check_no_variable, write_and_check
+from detloom.pipelines.init.migration_page import format_page
+from detloom.pipelines.init.odapi_inputs import EVAL, TRAIN, OdapiInputs, find_inputs
+from detloom.pipelines.init.run_file_text import Choices, check_no_variable, make_pipeline_name, written_run_file
 from detloom.schemas.contracts.ground_truth import KEYPOINTS, MASKS
 from detloom.schemas.errors import InputError
 from detloom.schemas.load_config import build_config
@@ -34,8 +33,7 @@ _TF1_ONLY = {"freeze_variables": (), "update_trainable_variables": (), "bias_gra
 def name_of_config(config: Path) -> str:
     """Return a name for the pipeline of a pipeline.config."""
     path = config.absolute()
-    text = path.parent.name if path.stem == _USUAL_NAME else path.stem
-    return re.sub(r"[^a-z0-9_-]+", "-", text.lower()).strip("-_")[:63] or "detector"
+    return make_pipeline_name(path.parent.name if path.stem == _USUAL_NAME else path.stem)
 
 
 def page_of(run_file: Path) -> Path:
@@ -71,17 +69,12 @@ def write_migration(
     inputs = find_inputs(config, report, records, checkpoint)
     check_no_variable(str(inputs.root))
     choices = _choose(config, output, name, parsed, inputs, is_other_checkpoint=checkpoint is not None)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    draft = output.with_name(f".{output.name}.draft")
-    try:
-        run = write_and_check(choices, f"Written by `detloom init --from-odapi` for {os.path.abspath(config)}", draft)
+    header = f"Written by `detloom init --from-odapi` for {os.path.abspath(config)}"
+    with written_run_file(choices, header, output) as run:
         check_learned_columns(run)
         decisions = tuple(_decisions(run, report, inputs))
         page = format_page(config, output, report, choices, decisions, inputs.root / inputs.label_map_path)
         page_of(output).write_text(page, encoding="utf-8")
-        draft.replace(output)
-    finally:
-        draft.unlink(missing_ok=True)
     return decisions
 
 

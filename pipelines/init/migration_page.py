@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from detloom.components.pages.formats import escape_markdown
-from detloom.pipelines.first_run.run_file_text import Choices
+from detloom.pipelines.init.run_file_text import Choices
 from detloom.schemas.odapi.pipeline_config import FieldNote, PipelineConfigReport
 from detloom.schemas.reading.redact import show_address
 from detloom.schemas.reading.tree_diff import leaves

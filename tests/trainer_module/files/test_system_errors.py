@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 
 from detloom.pipelines import cli as command_line
-from detloom.pipelines.commands.system_errors import describe_system_error
 from detloom.schemas.errors import InputError
+from detloom.trainer_module.files.system_errors import describe_system_error
 
 
 @pytest.fixture

@@ -1,0 +1,11 @@
+from detloom.components.dataset_validator.component import DatasetValidator as DatasetValidator
+from detloom.components.evaluator.component import DetectionEvaluator as DetectionEvaluator
+from detloom.components.example_gen.component import DetectionExampleGen as DetectionExampleGen
+from detloom.components.example_gen.params import ExampleGenParams as ExampleGenParams
+from detloom.components.model_card.component import ModelCard as ModelCard
+from detloom.components.notebooks import show_in_notebooks as show_in_notebooks
+from detloom.components.notifier.component import Notifier as Notifier
+from detloom.components.pusher.component import DetectionPusher as DetectionPusher
+from detloom.components.retrain.component import RetrainDecision as RetrainDecision
+from detloom.components.retrain.component import TrainingRecord as TrainingRecord
+from detloom.components.retrain.component import training_wanted as training_wanted

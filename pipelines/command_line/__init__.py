@@ -1,0 +1,1 @@
+"""Options, help texts and exit codes that commands share."""

@@ -1,0 +1,1 @@
+"""Detection of objects in image files, and the score threshold that a model suggests."""
