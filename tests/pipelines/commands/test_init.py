@@ -75,7 +75,7 @@ def test_run_of_another_folder_with_the_same_name_is_refused(make_voc, tmp_path)
     other.mkdir(parents=True)
     result = detloom_command("run", other, "--workspace", workspace, "--explain")
     assert result.exit_code == 1
-    assert "choose another folder with --workspace" in sentence(result)
+    assert "--workspace" in sentence(result)
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("20m", 1200), ("1h30m", 5400), ("90s", 90), ("1h1s", 3601)])
