@@ -104,7 +104,9 @@ def has_name(module, name):
     spec = importlib.util.find_spec(module)
     if spec.submodule_search_locations and has_module(f"{module}.{name}"):
         return True
-    tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
+    stub = Path(spec.origin).with_suffix(".pyi")
+    source = stub if stub.exists() else Path(spec.origin)
+    tree = ast.parse(source.read_text(encoding="utf-8"))
     return name in set(top_level_names(tree))
 
 
