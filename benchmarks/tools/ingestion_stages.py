@@ -17,7 +17,7 @@ from typing import Any
 from detloom.components.example_gen.ingest import IngestFolders, build_job
 from detloom.components.example_gen.params import ExampleGenParams
 from detloom.components.example_gen.plan import plan, read_plan
-from detloom.components.example_gen.read_annotations import divide_files, list_chunks, read_annotations
+from detloom.components.example_gen.read_annotations import list_chunks, read_annotations
 from detloom.components.example_gen.sources.source_record import FormatEvidence
 from detloom.components.example_gen.write_shard import write_shard
 
@@ -38,8 +38,7 @@ def run_stages(folder: Path, output: Path, data_format: str, *, plan_only: bool)
         peak_mb[name] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
         return result
 
-    num_chunks = measure("list", lambda: list_chunks(job)).num_chunks
-    measure("divide", lambda: [divide_files(index, job) for index in range(num_chunks)])
+    num_chunks, _ = measure("list", lambda: list_chunks(job))
     measure("read", lambda: [read_annotations(index, job) for index in range(num_chunks)])
     shards = measure("plan", lambda: plan(num_chunks, job))
     planned = read_plan(job)

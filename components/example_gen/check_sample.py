@@ -8,7 +8,7 @@ import json
 import re
 import tempfile
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import tensorflow as tf
 
@@ -77,8 +77,7 @@ def check_sample(root: str, params: ExampleGenParams, num_records: int) -> Sampl
         for index, (split, source) in enumerate(job.sources.items()):
             chunks = formats.list_chunks(data_format, job.folder(""), split, source, job.params)
             chunk = next(iter(chunks))  # a source without any is an InputError
-            whole = replace(chunk, num_parts=1)  # a file that is read only to its first records is not divided
-            read_first_annotations(index, "", whole, job, max(1, num_records // len(job.sources)))
+            read_first_annotations(index, "", chunk, job, max(1, num_records // len(job.sources)))
         _check_records(job, report)
     return report
 

@@ -28,7 +28,7 @@ from detloom.components.example_gen.hash_images import hash_images, list_blocks
 from detloom.components.example_gen.ingest_job import REJECTS_DIR, STAGING_DIR, IngestJob, SplitCounts
 from detloom.components.example_gen.params import ExampleGenParams, check_split_name
 from detloom.components.example_gen.plan import Plan, Shard, plan, read_plan
-from detloom.components.example_gen.read_annotations import divide_files, list_chunks, read_annotations
+from detloom.components.example_gen.read_annotations import list_chunks, read_annotations
 from detloom.components.example_gen.sources import formats
 from detloom.components.example_gen.sources.source_record import FormatEvidence
 from detloom.components.example_gen.write_shard import read_shard_outcome, write_shard
@@ -118,11 +118,11 @@ def _write(
             for split, record_key in subset.records:
                 file.write(json.dumps([split, record_key]).encode("ascii") + b"\n")
     started = time.monotonic()
-    found = list_chunks(job)
-    job = replace(job, has_many_sources=found.has_many_sources, has_divided_files=found.has_divided_files)
+    num_chunks, has_many_sources = list_chunks(job)
+    job = replace(job, has_many_sources=has_many_sources)
     check_held()
     _clean(out)  # only now: if a source is missing, the output of an earlier ingestion is kept
-    _run(job, found.num_chunks, make_pipeline)
+    _run(job, num_chunks, make_pipeline)
     check_held()
     report = _build_report(job, evidence, {} if subset is None else {"num_asked": len(subset.records)})
     _publish(job, out, report)
@@ -228,8 +228,6 @@ def _run(job: IngestJob, num_chunks: int, make_pipeline: Callable[[], beam.Pipel
             | "Chunks" >> beam.FlatMap(_number_chunks)
             | "SpreadChunks" >> beam.Reshuffle()
         )
-        if job.has_divided_files:
-            chunks = chunks | "DivideFiles" >> beam.FlatMap(divide_files, job) | "SpreadParts" >> beam.Reshuffle()
         read = chunks | "ReadAnnotations" >> beam.Map(read_annotations, job)
         if job.joins_duplicates:
             read = (

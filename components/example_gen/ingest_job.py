@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from detloom.components.example_gen.data_folder import DataFolder
 from detloom.components.example_gen.params import ExampleGenParams
-from detloom.components.example_gen.sources.image_groups import PartFiles
 from detloom.components.example_gen.sources.source_record import (
     LEFT_OUT_CLASS,
     Chunk,
@@ -35,7 +34,6 @@ class IngestJob:
         examples: output folder of the examples, which contains the staging folder for unfinished files.
         output_splits: names of the output splits.
         has_many_sources: several files or folders are read as one source, so keys are prefixed with the source.
-        has_divided_files: an annotation file is divided into parts before it is read.
         only: file in the staging folder with the keys of the records to read, one per line; "" for all.
         label_map: ids by class name, if they are fixed in advance; else empty.
     """
@@ -48,7 +46,6 @@ class IngestJob:
     examples: str
     output_splits: tuple[str, ...]
     has_many_sources: bool = False
-    has_divided_files: bool = False
     only: str = ""
     label_map: tuple[tuple[int, str], ...] = ()
 
@@ -75,10 +72,6 @@ class IngestJob:
     def chunks_file(self, number: int) -> str:
         """Return the path of a list of `CHUNKS_PER_FILE` chunks."""
         return f"chunks/{number:06d}.jsonl"
-
-    def part_files(self, index: int, chunk: Chunk) -> PartFiles:
-        """Return the parts of the annotation file that chunk `index` is a part of."""
-        return PartFiles(self.staging, f"parts/{index - chunk.part:06d}")
 
     def records_file(self, index: int) -> str:
         return f"{RECORDS_DIR}/{index:06d}.jsonl"
@@ -158,14 +151,14 @@ class SplitCounts:
 
 
 def encode_chunk(chunk: Chunk, subfolder: str) -> bytes:
-    values = subfolder, chunk.split, chunk.source, chunk.names, chunk.part, chunk.num_parts
+    values = subfolder, chunk.split, chunk.source, chunk.names
     return _encoder.encode(values).encode("ascii")
 
 
 def decode_chunk(line: bytes) -> tuple[str, Chunk]:
     """Return the subfolder and the chunk."""
-    subfolder, split, source, names, part, num_parts = json.loads(line)
-    return subfolder, Chunk(split, source, tuple(names), part, num_parts)
+    subfolder, split, source, names = json.loads(line)
+    return subfolder, Chunk(split, source, tuple(names))
 
 
 class PlanRow(NamedTuple):

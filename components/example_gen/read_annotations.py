@@ -8,7 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import IO, NamedTuple
+from typing import IO
 
 from detloom.components.example_gen.data_folder import DataFolder, SourceError
 from detloom.components.example_gen.find_by_name import ImageSearch
@@ -71,36 +71,26 @@ class ReadOutcome:
         return sum(self.boxes_by_class.values()) + refused
 
 
-class ChunkList(NamedTuple):
-    """Summary of the list that `list_chunks` wrote.
-
-    Attributes:
-        has_many_sources: a split of the job has several sources in the data set, so that keys may repeat.
-        has_divided_files: some chunks are parts of one annotation file, which `divide_files` writes.
-    """
-
-    num_chunks: int
-    has_many_sources: bool
-    has_divided_files: bool
-
-
-def list_chunks(job: IngestJob) -> ChunkList:
+def list_chunks(job: IngestJob) -> tuple[int, bool]:
     """Write the list of chunks; the names of one chunk at a time are in memory.
+
+    Returns:
+        the number of chunks, and whether a split of the job has several sources in the data set, so that keys may
+        repeat.
 
     Raises:
         InputError: for a source that does not exist.
     """
-    has_many_sources, has_divided_files = False, False
+    has_many_sources = False
 
     def list_lines() -> Iterator[bytes]:
-        nonlocal has_many_sources, has_divided_files
+        nonlocal has_many_sources
         for subfolder, (split, source) in itertools.product(job.subfolders, job.sources.items()):
             folder = job.folder(subfolder)
             first: str | None = None
             for chunk in formats.list_chunks(job.data_format, folder, split, source, job.params):
                 first = chunk.source if first is None else first
                 has_many_sources |= chunk.source != first
-                has_divided_files |= chunk.num_parts > 1
                 yield encode_chunk(chunk, subfolder) + b"\n"
 
     lines, num_chunks = list_lines(), 0
@@ -108,18 +98,7 @@ def list_chunks(job: IngestJob) -> ChunkList:
         with job.staging.open_to_write(job.chunks_file(num_chunks // CHUNKS_PER_FILE)) as file:
             file.writelines(part)
         num_chunks += len(part)
-    return ChunkList(num_chunks, has_many_sources, has_divided_files)
-
-
-def divide_files(index: int, job: IngestJob) -> list[int]:
-    """Return chunk `index`; if it is the first part of an annotation file, write all of its parts and return them."""
-    subfolder, chunk = read_chunk(index, job)
-    if chunk.part > 0:
-        return []
-    if chunk.num_parts > 1:
-        folder, parts = job.folder(subfolder), job.part_files(index, chunk)
-        formats.split_file(job.data_format, folder, chunk, job.params, parts)
-    return list(range(index, index + chunk.num_parts))
+    return num_chunks, has_many_sources
 
 
 def read_annotations(index: int, job: IngestJob) -> int:
@@ -144,8 +123,7 @@ def read_first_annotations(index: int, subfolder: str, chunk: Chunk, job: Ingest
         ):
             folder = job.folder(subfolder)
             writer = _ItemWriter(job, subfolder, folder, chunk.source, outcome, records, rejects)
-            parts = job.part_files(index, chunk)
-            for item in formats.read_chunk(job.data_format, folder, chunk, job.params, parts):
+            for item in formats.read_chunk(job.data_format, folder, chunk, job.params):
                 writer.write(item)
                 if outcome.num_in == max_records:
                     break

@@ -1,8 +1,7 @@
 """Read COCO detection JSON: `images`, `annotations` with `bbox` [x, y, width, height] in pixels, and `categories`.
 
 The lists may be in any order, and the annotations of an image may be anywhere in theirs. The file is therefore streamed
-once into groups by image (image_groups.py), in memory that does not grow with it; a large file into several parts, each
-of which is grouped on its own.
+once into groups by image (image_groups.py), in memory that does not grow with it.
 """
 
 import itertools
@@ -16,14 +15,7 @@ from typing import Any
 from detloom.components.example_gen.data_folder import DataFolder, SourceError, join_inside
 from detloom.components.example_gen.sources import layout
 from detloom.components.example_gen.sources.coco_files import find_files, find_images_dir
-from detloom.components.example_gen.sources.image_groups import (
-    MAX_BYTES_PER_IMAGE,
-    MAX_OBJECTS_PER_IMAGE,
-    Add,
-    Head,
-    ImageGroups,
-    divide_file,
-)
+from detloom.components.example_gen.sources.image_groups import MAX_BYTES_PER_IMAGE, MAX_OBJECTS_PER_IMAGE, ImageGroups
 from detloom.components.example_gen.sources.json_stream import UnreadableElement, stream_lists
 from detloom.components.example_gen.sources.json_values import (
     MAX_TEXT_BYTES,
@@ -66,26 +58,30 @@ def detect(folder: DataFolder) -> FormatEvidence | None:
 
 
 def list_chunks(folder: DataFolder, split: str, source: str, settings: IngestSettings) -> Iterator[Chunk]:
-    """Return the parts of each annotation file; "" means every file that `detect` names."""
+    """Return one chunk for each annotation file; "" means every file that `detect` names."""
     sources = [source] if source else find_files(folder)
     if not sources:
         raise InputError(f"{folder.root}: no COCO annotation file found; give one as the source of split {split!r}.")
     for path in sources:
         try:
             folder.open(path).close()
-            status = folder.status(path)
         except SourceError as error:
             raise _unreadable(folder, path, split, error) from None
-        yield from divide_file(split, path, status.size if status else 0)
+        yield Chunk(split, path)
 
 
-def join_images(chunk: Chunk, head: Head, groups: ImageGroups) -> Iterator[SourceItem]:
-    """Yield the records, ordered by key; the record key is the image id as text."""
-    is_first = chunk.part == 0
-    strays = _Strays(chunk, _MAX_STRAYS if is_first else _MAX_STRAYS // chunk.num_parts, head["num_strays"] * is_first)
-    join = _Join(chunk, head["images_dir"], dict(head["classes"]), strays)
-    for image_id, items in groups.by_image():
-        yield from join.join(image_id, items)
+def read_chunk(folder: DataFolder, chunk: Chunk, settings: IngestSettings) -> Iterator[SourceItem]:
+    """Read a file. The record key is the image id as text; records are ordered by their keys.
+
+    Raises:
+        InputError: naming file and line, if the JSON is unreadable or not a COCO detection file.
+    """
+    strays = _Strays(chunk)
+    with ImageGroups() as groups:
+        images_dir, class_names = yield from _collect(folder, chunk, settings, groups, strays)
+        join = _Join(chunk, images_dir, class_names, strays)
+        for image_id, items in groups.by_image():
+            yield from join.join(image_id, items)
     yield from strays.summarize_rest()
 
 
@@ -96,16 +92,15 @@ class _Strays:
     """
 
     chunk: Chunk
-    limit: int
     num: int = 0
 
     def count(self) -> bool:
         """Count one more; return whether it is reported singly."""
         self.num += 1
-        return self.num <= self.limit
+        return self.num <= _MAX_STRAYS
 
     def summarize_rest(self) -> Iterator[Reject]:
-        num_left = self.num - self.limit
+        num_left = self.num - _MAX_STRAYS
         if num_left > 0:
             detail = f"{num_left} more annotations have no image or are unreadable"
             yield replace(
@@ -113,14 +108,15 @@ class _Strays:
             )
 
 
-def collect(folder: DataFolder, chunk: Chunk, settings: IngestSettings, add: Add) -> Generator[SourceItem, None, Head]:
-    """Read the file; yield the classes, and a reject for each item without an image id, which cannot be grouped.
+def _collect(
+    folder: DataFolder, chunk: Chunk, settings: IngestSettings, groups: ImageGroups, strays: _Strays
+) -> Generator[SourceItem, None, tuple[str, dict[int, str]]]:
+    """Group what belongs to an image; yield the classes, and a reject for each item without an image id.
 
-    Raises:
-        InputError: naming file and line, if the JSON is unreadable or not a COCO detection file.
+    Returns:
+        the folder of the images, and the class names by id.
     """
     where = f"{folder.root}/{chunk.source}"
-    strays = _Strays(chunk, _MAX_STRAYS)
     class_names: dict[int, str] = {}
     file_names: list[str] = []  # some
     uses_zero = False
@@ -140,7 +136,7 @@ def collect(folder: DataFolder, chunk: Chunk, settings: IngestSettings, add: Add
                         yield _reject_stray(chunk, index, element)
                     continue
                 uses_zero = uses_zero or element.get("category_id") == 0
-                add(image_id, *_encode_object(index, element, settings))
+                groups.add(image_id, *_encode_object(index, element, settings))
             elif key == "images":
                 image_id = _id(element.get("id")) if isinstance(element, dict) else None
                 problem = _image_problem(element)
@@ -148,7 +144,7 @@ def collect(folder: DataFolder, chunk: Chunk, settings: IngestSettings, add: Add
                     detail = f"images[{index}]: {problem}"
                     yield reject_record(chunk.split, Reason.UNREADABLE_ANNOTATION, chunk.source, f"#{index}", detail)
                     continue
-                add(image_id, _IMAGE, _encode_image(index, element, problem))
+                groups.add(image_id, _IMAGE, _encode_image(index, element, problem))
                 if problem is None and len(file_names) < layout.SAMPLE:
                     file_names.append(_with_slashes(element["file_name"]))
             else:
@@ -157,7 +153,7 @@ def collect(folder: DataFolder, chunk: Chunk, settings: IngestSettings, add: Add
     for class_id, name in class_names.items():
         yield SourceClass(name, class_id)
     images_dir = settings.images_dir or find_images_dir(folder, chunk.source, file_names)
-    return {"images_dir": images_dir, "classes": list(class_names.items()), "num_strays": strays.num}
+    return images_dir, class_names
 
 
 def _add_category(where: str, index: int, category: Any, class_names: dict[int, str]) -> None:

@@ -3,10 +3,9 @@
 To add a format: write its module, add a line to `FORMATS`, and its name to `IngestSettings.format`.
 """
 
-import functools
 import posixpath
-from collections.abc import Generator, Iterator
-from typing import NamedTuple, Protocol, runtime_checkable
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
 
 from detloom.components.example_gen.data_folder import DataFolder
 from detloom.components.example_gen.sources import (
@@ -20,7 +19,6 @@ from detloom.components.example_gen.sources import (
     voc,
     yolo,
 )
-from detloom.components.example_gen.sources.image_groups import Add, Head, ImageGroups, PartFiles
 from detloom.components.example_gen.sources.layout import IMAGE_SUFFIXES
 from detloom.components.example_gen.sources.source_record import Chunk, FormatEvidence, SourceItem
 from detloom.schemas.errors import InputError
@@ -33,34 +31,21 @@ _LABEL_SUFFIXES = (".xml", ".json", ".jsonl", ".csv", ".tsv", ".parquet", ".mat"
 _LABEL_WORDS = ("label", "annot")
 
 
-class _Detector(Protocol):
+class Reader(Protocol):
+    """The functions of a format's module."""
+
     def detect(self, folder: DataFolder) -> FormatEvidence | None: ...
 
     def list_chunks(self, folder: DataFolder, split: str, source: str, settings: IngestSettings) -> Iterator[Chunk]: ...
 
-
-@runtime_checkable
-class Reader(_Detector, Protocol):
-    """The functions of a format's module."""
-
     def read_chunk(self, folder: DataFolder, chunk: Chunk, settings: IngestSettings) -> Iterator[SourceItem]: ...
-
-
-class GroupingReader(_Detector, Protocol):
-    """The functions of the module of a format with one large file, in which the labels of an image may be anywhere."""
-
-    def collect(
-        self, folder: DataFolder, chunk: Chunk, settings: IngestSettings, add: Add
-    ) -> Generator[SourceItem, None, Head]: ...
-
-    def join_images(self, chunk: Chunk, head: Head, groups: ImageGroups) -> Iterator[SourceItem]: ...
 
 
 class LabelFormat(NamedTuple):
     """A format of labelled data sets: what detection looks for, and the module that reads it."""
 
     description: str
-    reader: Reader | GroupingReader
+    reader: Reader
 
 
 _COCO_FILES = "a JSON file with `images` and `annotations`, at the top, in annotations/ or in train/, valid/, test/"
@@ -92,50 +77,13 @@ def list_chunks(
     return FORMATS[data_format].reader.list_chunks(folder, split, source, settings)
 
 
-def split_file(data_format: str, folder: DataFolder, chunk: Chunk, settings: IngestSettings, parts: PartFiles) -> None:
-    """Divide the file of a chunk with several parts, before these are read. Unusable files are reported to `parts`.
-
-    The file is streamed once, in bounded memory.
-    """
-    reader = _grouping_reader(data_format)
-    try:
-        parts.write_groups(chunk.num_parts, functools.partial(reader.collect, folder, chunk, settings))
-    except InputError as error:
-        parts.write_error(str(error))
-
-
-def read_chunk(
-    data_format: str, folder: DataFolder, chunk: Chunk, settings: IngestSettings, parts: PartFiles | None = None
-) -> Iterator[SourceItem]:
+def read_chunk(data_format: str, folder: DataFolder, chunk: Chunk, settings: IngestSettings) -> Iterator[SourceItem]:
     """Stream the records, rejects and classes of one chunk.
-
-    Args:
-        parts: what `split_file` wrote; needed for a chunk that is one of several parts.
 
     Raises:
         InputError: if a file that the whole split depends on is damaged.
     """
-    reader = FORMATS[data_format].reader
-    if isinstance(reader, Reader):
-        return reader.read_chunk(folder, chunk, settings)
-    if chunk.num_parts == 1:
-        return _read_whole(reader, folder, chunk, settings)
-    assert parts is not None
-    return parts.read_groups(chunk.part, functools.partial(reader.join_images, chunk))
-
-
-def _read_whole(
-    reader: GroupingReader, folder: DataFolder, chunk: Chunk, settings: IngestSettings
-) -> Iterator[SourceItem]:
-    with ImageGroups() as groups:
-        head = yield from reader.collect(folder, chunk, settings, groups.add)
-        yield from reader.join_images(chunk, head, groups)
-
-
-def _grouping_reader(data_format: str) -> GroupingReader:
-    reader = FORMATS[data_format].reader
-    assert not isinstance(reader, Reader), f"{data_format}: a file of this format has one part"
-    return reader
+    return FORMATS[data_format].reader.read_chunk(folder, chunk, settings)
 
 
 def find_evidence(data_format: str, folder: DataFolder) -> FormatEvidence | None:

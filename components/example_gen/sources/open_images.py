@@ -14,13 +14,7 @@ from typing import Any, BinaryIO
 
 from detloom.components.example_gen.data_folder import DataFolder, SourceError, join_inside
 from detloom.components.example_gen.sources import layout
-from detloom.components.example_gen.sources.image_groups import (
-    MAX_OBJECTS_PER_IMAGE,
-    Add,
-    Head,
-    ImageGroups,
-    divide_file,
-)
+from detloom.components.example_gen.sources.image_groups import MAX_OBJECTS_PER_IMAGE, ImageGroups
 from detloom.components.example_gen.sources.json_values import is_text, show
 from detloom.components.example_gen.sources.source_record import (
     MAX_ANNOTATION_BYTES,
@@ -60,7 +54,7 @@ def detect(folder: DataFolder) -> FormatEvidence | None:
 
 
 def list_chunks(folder: DataFolder, split: str, source: str, settings: IngestSettings) -> Iterator[Chunk]:
-    """Return the parts of each CSV file; "" means every file that `detect` names."""
+    """Return one chunk for each CSV file; "" means every file that `detect` names."""
     sources = [source] if source else _find_files(folder)
     if not sources:
         needed = ", ".join(_NEEDED)
@@ -69,20 +63,29 @@ def list_chunks(folder: DataFolder, split: str, source: str, settings: IngestSet
         try:
             with folder.open(path) as file:
                 columns = _read_header(f"{folder.root}/{path}", file)
-            status = folder.status(path)
         except SourceError as error:
             raise _unreadable(folder, path, error) from None
         for name in (*_NEEDED, *_FLAGS):
             if columns.count(name) > 1:
                 raise InputError(f"{folder.root}/{path}:1: the column {name} occurs twice; remove or rename one.")
-        yield from divide_file(split, path, status.size if status else 0)
+        yield Chunk(split, path)
 
 
-def collect(folder: DataFolder, chunk: Chunk, settings: IngestSettings, add: Add) -> Generator[SourceItem, None, Head]:
-    """Read the file; yield the declared classes, and a reject for each row without an image id."""
+def read_chunk(folder: DataFolder, chunk: Chunk, settings: IngestSettings) -> Iterator[SourceItem]:
+    """Yield the records, ordered by key; the record key is the ImageID. Images without a row are unknown."""
     classes = _read_classes(folder, chunk.source, settings)
     for name in classes.declared:
         yield SourceClass(name)
+    with ImageGroups() as groups:
+        images_dir = yield from _collect(folder, chunk, settings, groups, classes)
+        for image_id, items in groups.by_image():
+            yield from _join(chunk, images_dir, classes, image_id, items)
+
+
+def _collect(
+    folder: DataFolder, chunk: Chunk, settings: IngestSettings, groups: ImageGroups, classes: "_Classes"
+) -> Generator[SourceItem, None, str]:
+    """Group the rows; yield a reject for each row without an image id. Return the folder of the images."""
     where = f"{folder.root}/{chunk.source}"
     sample: list[str] = []
     try:
@@ -97,20 +100,12 @@ def collect(folder: DataFolder, chunk: Chunk, settings: IngestSettings, add: Add
                         chunk.split, Reason.UNREADABLE_ANNOTATION, chunk.source, "", f"line {number}: {detail}"
                     )
                     continue
-                add(image_id, *_encode_object(number, row, classes))
+                groups.add(image_id, *_encode_object(number, row, classes))
                 if len(sample) < layout.SAMPLE and image_id not in sample:
                     sample.append(image_id)
     except SourceError as error:
         raise _unreadable(folder, chunk.source, error) from None
-    images_dir = settings.images_dir or _find_images_dir(folder, chunk.source, sample)
-    return {"images_dir": images_dir, "names": classes.names, "ancestors": classes.ancestors}
-
-
-def join_images(chunk: Chunk, head: Head, groups: ImageGroups) -> Iterator[SourceItem]:
-    """Yield the records, ordered by key; the record key is the ImageID. Images without a row are unknown."""
-    classes = _Classes(head["names"], (), head["ancestors"])
-    for image_id, items in groups.by_image():
-        yield from _join(chunk, head["images_dir"], classes, image_id, items)
+    return settings.images_dir or _find_images_dir(folder, chunk.source, sample)
 
 
 @dataclass(frozen=True)

@@ -122,14 +122,11 @@ class Chunk:
         source: the list, annotation file or folder of the chunk, relative to the data folder; named in the report and
             in messages.
         names: the records' names, for formats with one file per image; empty if the chunk is all of `source`.
-        part, num_parts: which part of the images in `source` the chunk is.
     """
 
     split: str
     source: str
     names: tuple[str, ...] = ()
-    part: int = 0
-    num_parts: int = 1
 
 
 @dataclass(frozen=True, slots=True)

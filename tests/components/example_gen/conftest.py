@@ -19,7 +19,7 @@ from detloom.components.example_gen.ingest import IngestFolders
 from detloom.components.example_gen.ingest_job import IngestJob
 from detloom.components.example_gen.params import ExampleGenParams
 from detloom.components.example_gen.plan import plan
-from detloom.components.example_gen.read_annotations import divide_files, read_annotations
+from detloom.components.example_gen.read_annotations import read_annotations
 from detloom.components.example_gen.write_shard import write_shard
 from detloom.schemas.contracts.label_map import LabelMap, write_label_map
 from detloom.schemas.contracts.rejects import Reason, read_rejects
@@ -93,8 +93,8 @@ def make_coco(tmp_path: Path) -> Callable[..., Path]:
 
 def run_steps(job: IngestJob, num_chunks: int, make_pipeline: Callable[[], Any]) -> None:
     """Run the steps of an ingestion in sequence, in place of the Beam job, which takes seconds to start."""
-    for part in (part for index in range(num_chunks) for part in divide_files(index, job)):
-        read_annotations(part, job)
+    for index in range(num_chunks):
+        read_annotations(index, job)
     if job.joins_duplicates:
         for block in (block for index in range(num_chunks) for block in list_blocks(index, job)):
             hash_images(block, job)

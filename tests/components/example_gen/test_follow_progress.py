@@ -42,7 +42,7 @@ def test_all_stages_are_followed_to_their_ends(job, monkeypatch, without_beam):
 
     monkeypatch.setattr(follow_progress, "_POLL_SECONDS", 0.0)
     monkeypatch.setattr(follow_progress, "show_progress", show)
-    num_chunks = list_chunks(job).num_chunks
+    num_chunks, _ = list_chunks(job)
     ingest._run(job, num_chunks, dict)
     follow_progress._follow(job, num_chunks, threading.Event())
     assert shown == ALL_STAGES

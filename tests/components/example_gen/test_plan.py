@@ -31,7 +31,7 @@ class Planned:
             examples=str(staging),
             output_splits=tuple(params.split_by_ratio or params.splits),
         )
-        num_chunks = list_chunks(job).num_chunks
+        num_chunks, _ = list_chunks(job)
         for index in range(num_chunks):
             read_annotations(index, job)
         for block in (block for index in range(num_chunks) for block in list_blocks(index, job)):
