@@ -39,7 +39,7 @@ class ReadSummary:
         return sum(self.num_in.values()) == sum(part.num_quarantined for part in self.counts.values())
 
 
-def fold_outcomes(outcomes: Iterable[ReadOutcome], job: IngestJob) -> ReadSummary:
+def merge_outcomes(outcomes: Iterable[ReadOutcome], job: IngestJob) -> ReadSummary:
     """Combine the outcomes of all chunks.
 
     Raises:
@@ -71,7 +71,7 @@ def fold_outcomes(outcomes: Iterable[ReadOutcome], job: IngestJob) -> ReadSummar
     return summary
 
 
-def settle_label_map(summary: ReadSummary, job: IngestJob) -> LabelMap | None:
+def choose_label_map(summary: ReadSummary, job: IngestJob) -> LabelMap | None:
     """Return the label map: the given classes, else the data's own ids, its declared order, or the sorted names.
 
     None for images without labels, and if all records were rejected.

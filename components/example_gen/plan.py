@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from detloom.components.example_gen.build_example import REPAIR_FOUND_BY_NAME
-from detloom.components.example_gen.classes import ReadSummary, check_classes, fold_outcomes, settle_label_map
+from detloom.components.example_gen.classes import ReadSummary, check_classes, choose_label_map, merge_outcomes
 from detloom.components.example_gen.hash_images import group_duplicates, read_hashes
 from detloom.components.example_gen.ingest_job import (
     RECORDS_DIR,
@@ -96,11 +96,11 @@ def plan(num_chunks: int, job: IngestJob) -> list[Shard]:
     result, shards = Plan(), []
     try:
         outcomes = map_files(job.staging, functools.partial(read_outcome, job), range(num_chunks))
-        summary = fold_outcomes(outcomes, job)
+        summary = merge_outcomes(outcomes, job)
         result.num_in, result.num_boxes_in = sum(summary.num_in.values()), summary.num_boxes_in
         result.counts = summary.counts
         _check_sources(summary, job)
-        label_map = settle_label_map(summary, job)
+        label_map = choose_label_map(summary, job)
         check_classes(summary, job, label_map)
         with (
             tempfile.TemporaryDirectory(prefix="detloom-plan-") as folder,

@@ -168,7 +168,8 @@ def check_choices(owner: Any) -> None:
     Raises:
         FieldError: a value is none of the choices.
     """
-    for name, annotation in type_hints(type(owner)).items():
+    owner_class: type = type(owner)
+    for name, annotation in type_hints(owner_class).items():
         if typing.get_origin(annotation) is typing.Literal:
             choices = typing.get_args(annotation)
             value = getattr(owner, name)

@@ -25,7 +25,7 @@ size = st.integers(1, 30_000)
 coordinate = st.floats(0, 1, width=32)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(coordinate, coordinate, size)
 def test_a_pixel_box_reads_back_to_the_same_float32(one, other, side):
     low, high = sorted((one, other))
@@ -35,7 +35,7 @@ def test_a_pixel_box_reads_back_to_the_same_float32(one, other, side):
     assert (x, width) == (y, height)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.data(), st.integers(1, 8000))
 def test_whole_pixels_stay_whole(data, side):
     xmin = data.draw(st.integers(0, side - 1))

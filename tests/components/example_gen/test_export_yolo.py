@@ -23,7 +23,7 @@ def make_record(name="images/a.png", class_ids=(7,), grey=0, **more):
 coordinate = st.one_of(st.just(0.0), st.floats(2**-27, 1, width=32))
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(coordinate, coordinate)
 def test_centre_and_extent_read_back_to_the_same_float32(one, other):
     low, high = sorted((one, other))
@@ -33,7 +33,7 @@ def test_centre_and_extent_read_back_to_the_same_float32(one, other):
     assert (cx, width) == (cy, height)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.floats(0, 2**-27, width=32), st.floats(0, 1, width=32))
 def test_a_start_near_zero_moves_by_less_than_a_pixel(low, high):
     low, high = sorted((low, high))
