@@ -3,9 +3,9 @@
 Usage: python scripts/docs_screenshots.py detloom_runs/demo --image photo.jpg [--name demo] [--out docs/measured]
        python scripts/docs_screenshots.py --notebook docs/notebooks/first_model.ipynb [--out docs/measured]
 
-Writes evaluation_NAME_light.png, evaluation_NAME_dark.png, data_NAME.png and lineage_NAME.svg, and, with --image,
-serve_page.png: the page of `detloom serve` with the detections in that image. With --notebook, runs the notebook and
-writes notebook_NAME_OUTPUT.png for each output that it shows. Needs Chromium on the PATH (Debian, Ubuntu: apt install
+Writes evaluation_NAME_light.png, evaluation_NAME_dark.png and data_NAME.png, and, with --image, serve_page.png: the
+page of `detloom serve` with the detections in that image. With --notebook, runs the notebook and writes
+notebook_NAME_OUTPUT.png for each output that it shows. Needs Chromium on the PATH (Debian, Ubuntu: apt install
 chromium) and installs nothing.
 """
 
@@ -59,7 +59,6 @@ def take_run(browser: str, arguments: argparse.Namespace, out: Path) -> None:
     take(browser, evaluation.as_uri(), out / f"evaluation_{name}_light.png", height_px=1500)
     take(browser, evaluation.as_uri(), out / f"evaluation_{name}_dark.png", height_px=1500, is_dark=True)
     take(browser, data.as_uri(), out / f"data_{name}.png", height_px=1500)
-    write_lineage(version, out / f"lineage_{name}.svg")
     if arguments.image is not None:
         take_serve_page(browser, version, arguments.image, out / "serve_page.png")
 
@@ -110,12 +109,6 @@ def take_notebook(browser: str, notebook: Path, name: str, out: Path) -> None:
             only = nbformat.from_dict({**content, "cells": [cell]})
             page.write_text(nbconvert.HTMLExporter().from_notebook_node(only)[0], "utf-8")
             take(browser, page.as_uri(), out / f"notebook_{name}_{shown[1]}.png", height_px=870)
-
-
-def write_lineage(version: Path, path: Path) -> None:
-    command = [sys.executable, "-m", "detloom.pipelines.cli", "lineage", str(version), "--output", str(path)]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=ROOT)
-    print(f"wrote {path}")
 
 
 def take_serve_page(browser: str, version: Path, image: Path, path: Path) -> None:

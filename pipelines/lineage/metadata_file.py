@@ -8,6 +8,8 @@ from pathlib import Path
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import escape
 
+METADATA_FILE = "metadata.sqlite"  # in a workspace
+CODE_FOLDER = "code"  # in a workspace
 _LOCK_SECONDS = 5.0
 _ADVICE = (
     "move it away to start with an empty history (finished steps run again; pushed models stay), or restore it from a "
@@ -38,7 +40,7 @@ def check_metadata_file(path: Path, *, is_written: bool) -> None:
         connection = sqlite3.connect(address, uri=True, timeout=_LOCK_SECONDS, isolation_level=None)
         with contextlib.closing(connection) as database:
             database.execute("BEGIN IMMEDIATE" if is_written else "BEGIN")  # the first takes the lock of a writer
-            (found,) = database.execute("PRAGMA quick_check(1)").fetchone()
+            (result,) = database.execute("PRAGMA quick_check(1)").fetchone()
             database.execute("ROLLBACK")
     except sqlite3.OperationalError as error:  # locked, or not writable
         raise InputError(
@@ -47,5 +49,5 @@ def check_metadata_file(path: Path, *, is_written: bool) -> None:
         ) from None
     except sqlite3.DatabaseError as error:
         raise InputError(f"{name}: is damaged ({error}); {_ADVICE}.") from None
-    if found != "ok":
-        raise InputError(f"{name}: is damaged ({' '.join(str(found).split())[:200]}); {_ADVICE}.")
+    if result != "ok":
+        raise InputError(f"{name}: is damaged ({' '.join(str(result).split())[:200]}); {_ADVICE}.")

@@ -23,8 +23,7 @@ from detloom.components.example_gen.driver import DATA_FOLDERS_KEY
 from detloom.components.properties import FINGERPRINT_PROPERTY, SPAN_PROPERTY, VERSION_PROPERTY
 from detloom.pipelines.dag.create_pipeline import create_pipeline
 from detloom.pipelines.dag.training_nodes import CODE_OF
-from detloom.pipelines.lineage.metadata_file import check_metadata_file
-from detloom.pipelines.lineage.places import CODE_FOLDER, METADATA_FILE
+from detloom.pipelines.lineage.metadata_file import CODE_FOLDER, METADATA_FILE, check_metadata_file
 from detloom.pipelines.local.code_records import find_changed_modules, unpack
 from detloom.pipelines.local.console import format_table
 from detloom.pipelines.local.observe_nodes import launch_with

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from detloom.components.beam_job import BeamJobError, explain_job_failure
 from detloom.pipelines.dag.create_pipeline import create_pipeline
-from detloom.pipelines.lineage.places import CODE_FOLDER, METADATA_FILE
+from detloom.pipelines.lineage.metadata_file import CODE_FOLDER, METADATA_FILE
 from detloom.pipelines.local.code_records import record_code
 from detloom.pipelines.local.console import NodeLog
 from detloom.pipelines.local.observe_nodes import observe_nodes

@@ -7,8 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from detloom.pipelines.dag.check_data import check_learned_columns
-from detloom.pipelines.lineage.metadata_file import check_metadata_file
-from detloom.pipelines.lineage.places import METADATA_FILE
+from detloom.pipelines.lineage.metadata_file import METADATA_FILE, check_metadata_file
 from detloom.pipelines.local.console import log_nodes
 from detloom.pipelines.local.run_lock import WorkspaceBusyError, hold_workspace
 from detloom.pipelines.local.temporary_files import own_temporary_folder

@@ -22,7 +22,7 @@ from detloom.components.properties import (
 from detloom.components.pusher.atomic_push import list_versions
 from detloom.components.pusher.endpoint import is_endpoint
 from detloom.components.storage.storage import is_address, open_storage
-from detloom.pipelines.lineage.places import METADATA_FILE
+from detloom.pipelines.lineage.metadata_file import METADATA_FILE
 from detloom.pipelines.local.console import format_next, format_table
 from detloom.schemas.contracts.rejects import REJECTS_FILE, REPORT_FILE
 from detloom.schemas.run_file.model_card import CARD_PAGE

@@ -149,9 +149,6 @@ class TwoRuns(StoreBuilder):
             "examples": self.artifact("Examples", f"examples/{name}", span=span, input_fingerprint=fingerprint),
             "rejects": self.artifact("detloom.Rejects", f"rejects/{name}"),
             "report": self.artifact("detloom.DatasetReport", f"report/{name}"),
-            "statistics": self.artifact("ExampleStatistics", f"statistics/{name}"),
-            "schema": self.artifact("Schema", f"schema/{name}"),
-            "anomalies": self.artifact("ExampleAnomalies", f"anomalies/{name}"),
             "model": self.artifact("Model", f"model/{name}"),
             "model_run": self.artifact("ModelRun", f"model_run/{name}"),
             "evaluation": self.artifact("ModelEvaluation", f"evaluation/{name}"),
@@ -188,11 +185,6 @@ class TwoRuns(StoreBuilder):
         )
         validator = "detloom.components.dataset_validator.component.DatasetValidator"
         self.execution(validator, run, some("examples"), some("report"))
-        self.execution(
-            "tfx.components.statistics_gen.component.StatisticsGen", run, some("examples"), some("statistics")
-        )
-        checker = "tfx.components.example_validator.component.ExampleValidator"
-        self.execution(checker, run, some("statistics", "schema"), some("anomalies"))
         self.execution(
             "tfx.components.trainer.component.Trainer",
             run,
