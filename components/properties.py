@@ -34,7 +34,7 @@ DATASET_REPORT_FILE = "report.json"
 CODE_FINGERPRINT = "code_fingerprint"
 # TFX's type of a property by the type of its field; all others are texts. TFX has no type for a truth value.
 _NUMBERS: dict[Any, type] = {bool: int, int: int, float: float}
-_FILLED_IN = (CODE_FINGERPRINT, "trainer_fingerprint")  # by the constructors of components
+_FILLED_IN = (CODE_FINGERPRINT, "trainer_fingerprint", "run_name", "run_id")  # by the constructors and by backends
 
 # Custom properties of examples (tfx/components/example_gen/utils.py) and of data set reports.
 SPAN_PROPERTY = "span"

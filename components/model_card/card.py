@@ -2,13 +2,11 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import detloom
 from detloom.components.model_card import data_facts, model_facts
-from detloom.components.model_card.data_facts import DataSource
-from detloom.components.model_card.document import build_document
 from detloom.components.model_card.evaluation_facts import read_evaluation
 from detloom.components.model_card.limits import find_limits
 from detloom.components.model_card.model_facts import describe_export
@@ -22,8 +20,6 @@ from detloom.schemas.run_file.model_card import CARD_JSON, CARD_MARKDOWN, CARD_P
 from detloom.trainer_module.export.predict import read_exported_label_map
 
 FORMAT = "detloom_model_card/1"  # the number increases when a key is removed or changes its meaning
-
-_TRAIN, _EVAL = "train", "eval"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +36,7 @@ class CardInputs:
         examples_uris: roots of the examples, with one folder `Split-<name>` per split.
         train_splits: names of the split used for training and of the split used to select the best weights.
         split: split used for the evaluation.
-        sources: TFX's metadata of the examples, in the same order.
+        sources: metadata of the examples in ML Metadata: artifact_id, span, version, files (TFX's fingerprint).
         stated: statements by people.
         evaluator: settings of the evaluation; None if unknown.
         trainer_fingerprint: fingerprint of the training code; empty if unknown.
@@ -56,9 +52,9 @@ class CardInputs:
     dataset_report_dir: str | None = None
     rejects_dir: str | None = None
     examples_uris: Sequence[str] = ()
-    train_splits: tuple[str, str] = (_TRAIN, _EVAL)
+    train_splits: tuple[str, str] = ("train", "eval")
     split: str = "test"
-    sources: Sequence[DataSource] = ()
+    sources: Sequence[Mapping[str, Any]] = ()
     stated: ModelCardConfig = ModelCardConfig()
     evaluator: Evaluator | None = None
     trainer_fingerprint: str = ""
@@ -77,6 +73,8 @@ def build_card(inputs: CardInputs) -> dict[str, Any]:
     config = model_facts.read_config(f"{inputs.model_dir}/assets/{ASSET_CONFIG}")
     export = describe_export(inputs.model_dir, inputs.tflite_dir, inputs.onnx_dir)
     report = data_facts.read_dataset_report(inputs.dataset_report_dir) if inputs.dataset_report_dir else None
+    folder = inputs.evaluation_dir
+    evaluation = read_evaluation(folder, label_map, inputs.split) if folder else None
     training = model_facts.read_training(inputs.model_run_dir) if inputs.model_run_dir else None
     if inputs.model_run_dir and (different := model_facts.differing_sections(config, inputs.model_run_dir)):
         raise InputError(
@@ -98,9 +96,7 @@ def build_card(inputs: CardInputs) -> dict[str, Any]:
         "configuration": model_facts.describe_config(config),
         "configuration_sha256": data_facts.hash_text(to_canonical_json(config)),
         "training": training,
-        "evaluation": read_evaluation(inputs.evaluation_dir, label_map, inputs.split)
-        if inputs.evaluation_dir
-        else None,
+        "evaluation": evaluation,
         "wanted_precision": inputs.evaluator.wanted_precision if inputs.evaluator else None,
         "export": export,
         "lineage": [list(line) for line in inputs.lineage],
@@ -111,11 +107,11 @@ def build_card(inputs: CardInputs) -> dict[str, Any]:
 
 def write_card(card: Mapping[str, Any], folder: str) -> None:
     """Write the three files into `folder`, the page last, and create the folder if needed."""
-    document = build_document(card)
+    text = format_markdown(card)
     contents = {
         CARD_JSON: json.dumps(card, sort_keys=True, indent=2, ensure_ascii=False, allow_nan=False) + "\n",
-        CARD_MARKDOWN: format_markdown(document),
-        CARD_PAGE: format_page(document),
+        CARD_MARKDOWN: text,
+        CARD_PAGE: format_page(card, text),
     }
     open_storage(folder).replace_files({name: each.encode("utf-8", "replace") for name, each in contents.items()})
 
@@ -128,7 +124,7 @@ def _describe_data(inputs: CardInputs, report: Mapping[str, Any] | None) -> dict
     return {
         "splits": data_facts.describe_splits(report, inputs.examples_uris),
         "train_split": report["train_split"] if report else inputs.train_splits[0],
-        "sources": [asdict(source) for source in inputs.sources],
+        "sources": [dict(source) for source in inputs.sources],
         "span": report["span"] if report else None,
         "ingestion": data_facts.read_ingestion(inputs.rejects_dir) if inputs.rejects_dir else None,
         "health": {key: report[key] for key in ("verdict", "sentence", "findings")} if report else None,

@@ -1,18 +1,128 @@
-"""The TFX component ModelCard."""
+"""The TFX component ModelCard: specification, parameters and executor."""
 
+from dataclasses import dataclass, field
+from typing import Any
+
+from absl import logging
+from tfx.components.evaluator import constants
 from tfx.dsl.components.base.base_component import BaseComponent
+from tfx.dsl.components.base.base_executor import BaseExecutor
 from tfx.dsl.components.base.executor_spec import ExecutorClassSpec
+from tfx.types import artifact_utils
 from tfx.types import standard_component_specs as keys
+from tfx.types.artifact import Artifact
 from tfx.types.channel import BaseChannel, Channel
 from tfx.types.component_spec import ChannelParameter, ComponentSpec, ExecutionParameter
 from tfx.types.standard_artifacts import Examples, Model, ModelBlessing, ModelEvaluation, ModelRun
+from tfx.utils import path_utils
 
 from detloom.components import artifact_types
 from detloom.components.fingerprints import source_fingerprint
-from detloom.components.model_card.executor import Executor, ModelCardParams
-from detloom.components.properties import DATASET_REPORT_KEY, MODEL_CARD_KEY, MODEL_RUN_KEY, REJECTS_KEY
+from detloom.components.model_card.card import CardInputs, build_card, write_card
+from detloom.components.properties import (
+    DATASET_REPORT_KEY,
+    FINGERPRINT_PROPERTY,
+    MODEL_CARD_KEY,
+    MODEL_RUN_KEY,
+    REJECTS_KEY,
+    SPAN_PROPERTY,
+    VERSION_PROPERTY,
+    ComponentParams,
+    int_property,
+    string_property,
+)
+from detloom.schemas.contracts.detections import ONNX_FOLDER, TFLITE_FOLDER
 from detloom.schemas.run_file.evaluator_and_gates import Evaluator
-from detloom.schemas.run_file.model_card import ModelCardConfig
+from detloom.schemas.run_file.model_card import CARD_PAGE, ModelCardConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelCardParams(ComponentParams):
+    """Content of a card that does not come from artifacts.
+
+    Attributes:
+        name: name of the model, which is the name of the pipeline.
+        split: split used for the evaluation.
+        stated: statements of the run file.
+        evaluator: settings of the evaluation, needed to explain its numbers.
+        trainer_fingerprint: fingerprint of the training code.
+    """
+
+    name: str
+    split: str = "test"
+    stated: ModelCardConfig = field(default_factory=ModelCardConfig)
+    evaluator: Evaluator = field(default_factory=Evaluator)
+    trainer_fingerprint: str = ""
+
+
+class Executor(BaseExecutor):
+    """Write the card of a model from the artifacts that it came from."""
+
+    def Do(
+        self,
+        input_dict: dict[str, list[Artifact]],
+        output_dict: dict[str, list[Artifact]],
+        exec_properties: dict[str, Any],
+    ) -> None:
+        self._log_startup(input_dict, output_dict, exec_properties)
+        params = ModelCardParams.from_properties(exec_properties)
+        model = artifact_utils.get_single_instance(input_dict[keys.MODEL_KEY])
+        examples = input_dict.get(keys.EXAMPLES_KEY) or []
+        output = artifact_utils.get_single_instance(output_dict[MODEL_CARD_KEY])
+        card = build_card(
+            CardInputs(
+                name=params.name,
+                model_dir=str(path_utils.serving_model_path(model.uri, path_utils.is_old_model_artifact(model))),
+                tflite_dir=f"{model.uri}/{TFLITE_FOLDER}",
+                onnx_dir=f"{model.uri}/{ONNX_FOLDER}",
+                evaluation_dir=_uri_of(input_dict, keys.EVALUATION_KEY),
+                model_run_dir=_uri_of(input_dict, MODEL_RUN_KEY),
+                dataset_report_dir=_uri_of(input_dict, DATASET_REPORT_KEY),
+                rejects_dir=_uri_of(input_dict, REJECTS_KEY),
+                examples_uris=[artifact.uri for artifact in examples],
+                split=params.split,
+                sources=[_source(artifact) for artifact in examples],
+                stated=params.stated,
+                evaluator=params.evaluator,
+                trainer_fingerprint=params.trainer_fingerprint,
+                lineage=_lineage(input_dict, model),
+            )
+        )
+        write_card(card, output.uri)
+        logging.info("ModelCard: %s/%s", output.uri, CARD_PAGE)
+
+
+def _uri_of(input_dict: dict[str, list[Artifact]], key: str) -> str | None:
+    artifacts = input_dict.get(key) or []
+    return str(artifact_utils.get_single_instance(artifacts).uri) if artifacts else None
+
+
+def _source(examples: Artifact) -> dict[str, Any]:
+    return {
+        "artifact_id": examples.id,
+        "span": int_property(examples, SPAN_PROPERTY),
+        "version": int_property(examples, VERSION_PROPERTY),
+        "files": string_property(examples, FINGERPRINT_PROPERTY),
+    }
+
+
+def _lineage(input_dict: dict[str, list[Artifact]], model: Artifact) -> list[tuple[str, str]]:
+    """Return ids in ML Metadata; paths are omitted because they describe the machine, not the model."""
+    lines = [("Model in ML Metadata", f"artifact {model.id}")]
+    for key, name in ((keys.EVALUATION_KEY, "Evaluation"), (MODEL_RUN_KEY, "Training")):
+        lines += [(f"{name} in ML Metadata", f"artifact {each.id}") for each in input_dict.get(key) or []]
+    for blessing in input_dict.get(keys.BLESSING_KEY) or []:
+        baseline = _baseline_of(blessing)
+        lines += [("Baseline in ML Metadata", f"artifact {baseline}")] if baseline else []
+    return lines
+
+
+def _baseline_of(blessing: Artifact) -> str | int | None:
+    """Return the id of the baseline: an integer on one machine, text on clusters (tfx, `refactor_model_blessing`)."""
+    name = constants.ARTIFACT_PROPERTY_BASELINE_MODEL_ID_KEY
+    if not blessing.has_custom_property(name):
+        return None
+    return blessing.get_string_custom_property(name) or blessing.get_int_custom_property(name)
 
 
 class ModelCardSpec(ComponentSpec):

@@ -3,13 +3,12 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
 from detloom.components.examples_folder import ExamplesFolder
-from detloom.components.model_card.read_files import count, read_json, read_text, reading, text
+from detloom.components.model_card.read_files import reading, reading_json
 from detloom.components.properties import DATASET_REPORT_FILE
 from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, LabelMap, format_label_map, parse_label_map
 from detloom.schemas.contracts.rejects import REPORT_FILE
@@ -19,22 +18,6 @@ from detloom.trainer_module.run_state.run_folder import data_fingerprint
 Json = Mapping[str, Any]
 
 _NOTEWORTHY = ("failed", "warned")
-_REPORT = "the report of a data set validation"
-_INGESTION = "the report of an ingestion"
-
-
-@dataclass(frozen=True, kw_only=True)
-class DataSource:
-    """TFX's metadata of an examples artifact; None if it is not recorded.
-
-    Attributes:
-        files: TFX's fingerprint of the ingested files.
-    """
-
-    artifact_id: int | None = None
-    span: int | None = None
-    version: int | None = None
-    files: str | None = None
 
 
 def hash_text(content: str) -> str:
@@ -50,10 +33,13 @@ def describe_label_map(label_map: LabelMap, examples_uris: Sequence[str]) -> dic
     """
     for uri in examples_uris:
         path = f"{uri}/{LABEL_MAP_FILE}"
-        if tf.io.gfile.exists(path) and parse_label_map(read_text(path, "the label map"), where=path) != label_map:
-            raise InputError(
-                f"{path}: its classes differ from the model's; give the data that the model was trained on."
-            )
+        if not tf.io.gfile.exists(path):
+            continue
+        with reading(path, "the label map") as data:
+            if parse_label_map(data.decode(), where=path) != label_map:
+                raise InputError(
+                    f"{path}: its classes differ from the model's; give the data that the model was trained on."
+                )
     return {"num_classes": label_map.num_classes, "sha256": hash_text(format_label_map(label_map))}
 
 
@@ -79,25 +65,18 @@ def read_dataset_report(folder: str) -> dict[str, Any]:
     Raises:
         InputError: if it is absent or is not such a report.
     """
-    path = f"{folder}/{DATASET_REPORT_FILE}"
-    content = read_json(path, _REPORT)
-    with reading(path, _REPORT):
+    with reading_json(f"{folder}/{DATASET_REPORT_FILE}", "the report of a data set validation") as content:
         return {
-            "verdict": text(content["verdict"]),
-            "sentence": text(content["sentence"]),
-            "span": None if content["span"] is None else count(content["span"]),
-            "train_split": text(content["train_split"]),
+            **{key: content[key] for key in ("verdict", "sentence", "span", "train_split")},
             "splits": {
-                str(name): {
-                    "num_images": count(part["num_examples"]),
-                    "num_boxes": count(part["num_boxes"]),
-                    "num_without_boxes": count(part["num_without_boxes"]),
-                    "boxes_by_class": {str(key): count(value) for key, value in part["boxes_by_class"].items()},
+                name: {
+                    "num_images": part["num_examples"],
+                    **{key: part[key] for key in ("num_boxes", "num_without_boxes", "boxes_by_class")},
                 }
                 for name, part in content["splits"].items()
             },
             "findings": [
-                {"title": text(each["title"]), "status": each["status"], "sentence": text(each["sentence"])}
+                {key: each[key] for key in ("title", "status", "sentence")}
                 for each in content["checks"]
                 if each["status"] in _NOTEWORTHY
             ],
@@ -110,21 +89,19 @@ def read_ingestion(folder: str) -> dict[str, Any]:
     Raises:
         InputError: if the ingestion report is missing or invalid.
     """
-    path = f"{folder}/{REPORT_FILE}"
-    content = read_json(path, _INGESTION)
-    with reading(path, _INGESTION):
-        records, boxes = count(content["num_in"]), count(content["num_boxes_in"])
-        refused_boxes = count(content["num_boxes_rejected"]) + count(content["num_boxes_quarantined"])
+    with reading_json(f"{folder}/{REPORT_FILE}", "the report of an ingestion") as content:
+        records, boxes, refused = content["num_in"], content["num_boxes_in"], content["num_quarantined"]
+        refused_boxes = content["num_boxes_rejected"] + content["num_boxes_quarantined"]
         return {
-            "data_format": text(content["data_format"]),
-            "subfolders": [text(name) for name in content["subfolders"] if name],
+            "data_format": content["data_format"],
+            "subfolders": [name for name in content["subfolders"] if name],
             "num_records": records,
-            "num_records_refused": count(content["num_quarantined"]),
-            "share_of_records_refused": count(content["num_quarantined"]) / records if records else None,
+            "num_records_refused": refused,
+            "share_of_records_refused": refused / records if records else None,
             "num_boxes": boxes,
             "num_boxes_refused": refused_boxes,
             "share_of_boxes_refused": refused_boxes / boxes if boxes else None,
-            "refused_by_reason": {str(key): count(value) for key, value in content["rejects_by_reason"].items()},
+            "refused_by_reason": content["rejects_by_reason"],
         }
 
 

@@ -61,15 +61,13 @@ def _of_sizes(evaluation: Json) -> Iterator[str]:
     known = [f"{words} {format_number(value)}" for words, value in recalls.items() if value is not None]
     if known:
         yield f"Not every object is found. Recall (AR) by object size: {', '.join(known)}."
-    missing = [words for words, value in recalls.items() if value is None]
-    if missing and known:
+    sizes = [(row["name"], row["AP"]) for row in evaluation["sizes"]]
+    missing = [name for name, value in (*recalls.items(), *sizes) if value is None]
+    if missing:
         yield (
-            f"The test split has no objects that are {' or '.join(missing)}. A dash (the COCO API's -1) means not "
+            f"The test split has no objects of the sizes {_list(missing)}. A dash (the COCO API's -1) means not "
             "measured; it is not a low score."
         )
-    for row in evaluation["sizes"]:
-        if row["AP"] is None:
-            yield f"The test split has no objects of the size '{shorten(row['name'])}': not measured."
 
 
 def _of_slices(evaluation: Json) -> Iterator[str]:
@@ -99,12 +97,6 @@ def _of_scores(evaluation: Json) -> Iterator[str]:
     unreached = [row["name"] for row in evaluation["per_class"] if row["num_boxes"] and row["wanted_precision"] is None]
     if unreached:
         yield f"Classes for which no score threshold reaches the wanted precision: {_list(unreached)}."
-    latency = evaluation["latency"]
-    if latency is not None:
-        yield (
-            f"Latency was measured on the evaluation machine with {format_count(latency['num_images'])} images, one at "
-            "a time; it differs on other machines."
-        )
 
 
 def _of_data(data: Json, classes: Sequence[Json]) -> Iterator[str]:

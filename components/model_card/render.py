@@ -1,169 +1,110 @@
-"""The document of a card (sections of text, lists and tables), rendered as Markdown and as a page.
+"""Render a card as Markdown, and the Markdown as a page.
 
-The texts of a document are plain. Rendering escapes them all, because class names are untrusted.
+The template escapes every value, because class names and other texts of the data are untrusted.
 """
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from detloom.components.pages.formats import escape_markdown, escape_markdown_line, format_count
-from detloom.components.pages.load_template import load_template
+import jinja2
+import markdown
+from markupsafe import Markup
+from markupsafe import escape as escape_html
+
+from detloom.components.evaluator.blessing import BlessingDecision
+from detloom.components.evaluator.report.tables import MAX_ROWS
+from detloom.components.evaluator.report.views import format_mib, gate_rows, headline, say_override
+from detloom.components.pages.formats import (
+    escape_markdown,
+    escape_markdown_line,
+    format_number,
+    format_signed,
+)
+from detloom.components.pages.load_template import add_filters, load_template
+from detloom.schemas.reading.format_duration import format_duration
 from detloom.schemas.reading.redact import escape
 
-_TEMPLATE = "card.html.j2"
-_BACKTICKS = re.compile("`+")
+Json = Mapping[str, Any]
+
+_HERE = Path(__file__).parent
+_DIFFERENCES = {
+    "better": ", significantly better than the baseline",
+    "worse": ", significantly worse than the baseline",
+    "none": ", no significant difference from the baseline",
+}
 
 
-@dataclass(frozen=True)
-class Text:
-    """A paragraph; a soft one is explanatory and shown in a muted colour."""
-
-    text: str
-    is_soft: bool = False
-    kind: Literal["text"] = "text"
-
-
-@dataclass(frozen=True)
-class Facts:
-    """Pairs of name and value."""
-
-    rows: Sequence[tuple[str, str]]
-    kind: Literal["facts"] = "facts"
-
-
-@dataclass(frozen=True)
-class Bullets:
-    """A bulleted list of sentences."""
-
-    items: Sequence[str]
-    kind: Literal["bullets"] = "bullets"
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table in the form of the page's macro `sortable_table`.
-
-    Attributes:
-        columns: each has `title` and `is_number`.
-        rows: one cell per column, with `text` and an optional `value` to sort by.
-        num_more: number of omitted rows; the JSON file contains them.
-    """
-
-    columns: Sequence[Mapping[str, Any]]
-    rows: Sequence[Sequence[Mapping[str, Any]]]
-    num_more: int = 0
-    kind: Literal["table"] = "table"
+def format_markdown(card: Json) -> str:
+    """Format the card as GitHub Markdown, with one heading per section."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_HERE),
+        autoescape=True,  # for macros, whose results are not escaped again
+        finalize=_escape_value,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    add_filters(environment)
+    environment.filters |= {
+        "line": lambda text: Markup(escape_markdown_line(text)),  # noqa: S704  # escaped for Markdown
+        "pre": lambda text: escape_html(
+            "\n".join(escape(line.expandtabs(4)) for line in text.strip("\n").splitlines())
+        ),
+        "mib": format_mib,
+        "duration": format_duration,
+        "ends": _format_ends,
+        "signed_ends": lambda change: _format_ends(change, format_signed),
+        "tensor_type": lambda tensor: f"{tensor['dtype']} [{', '.join(map(str, tensor['shape']))}]",
+    }
+    evaluation = card["evaluation"]
+    decision = _decision_of(evaluation) if evaluation else None
+    gates = gate_rows(decision.gates) if decision else []
+    return environment.get_template("card.md.j2").render(
+        card=card,
+        headline=decision.sentence if decision else "Not evaluated: no evaluation was given.",
+        max_rows=MAX_ROWS,
+        gates=[[gate[key] for key in ("name", "required", "measured", "verdict_text")] for gate in gates],
+        decision_sentence=_describe_decision(decision, evaluation) if decision else "",
+        config_json=json.dumps(card["config"], sort_keys=True, indent=2, ensure_ascii=False, allow_nan=False),
+    )
 
 
-@dataclass(frozen=True)
-class Code:
-    """Preformatted lines."""
-
-    text: str
-    kind: Literal["code"] = "code"
-
-
-@dataclass(frozen=True)
-class Heading:
-    """Heading of a part of a section."""
-
-    text: str
-    kind: Literal["heading"] = "heading"
+def format_page(card: Json, text: str) -> str:
+    """Format the Markdown text of the card as one page without scripts and external resources."""
+    converter = markdown.Markdown(extensions=["tables"])
+    converter.ESCAPED_CHARS = [*converter.ESCAPED_CHARS, *"~$=:|"]
+    head, _, body = text.partition("\n## ")  # no other line begins like this before the first section
+    verdict = headline(_decision_of(card["evaluation"]))[1] if card["evaluation"] else "off"
+    return load_template(_HERE, "card.html.j2").render(
+        title=escape(card["name"]),
+        verdict=verdict,
+        head=converter.convert(head),
+        body=converter.reset().convert(f"## {body}"),
+    )
 
 
-@dataclass(frozen=True)
-class Folded:
-    """Preformatted lines that are shown when the summary is clicked."""
-
-    summary: str
-    code: str
-    kind: Literal["folded"] = "folded"
+def _escape_value(value: Any) -> Any:
+    return value if isinstance(value, Markup) else Markup(escape_markdown(str(value)))  # noqa: S704  # escaped
 
 
-Block = Text | Facts | Bullets | Table | Code | Heading | Folded
+def _decision_of(evaluation: Json) -> BlessingDecision:
+    return BlessingDecision.from_dict({key: each for key, each in evaluation["decision"].items() if key != "sentence"})
 
 
-@dataclass(frozen=True)
-class Section:
-    title: str
-    blocks: Sequence[Block] = field(default_factory=list)
+def _describe_decision(decision: BlessingDecision, evaluation: Json) -> str:
+    override = f"{say_override(decision.override)} " if decision.override else ""
+    if not evaluation["comparison"]:
+        return f"{override}Not compared with a baseline: {decision.baseline_problem or 'there was none'}."
+    change = evaluation["comparison"]["AP"]
+    words = _DIFFERENCES.get(decision.difference or "", "")
+    ends = _format_ends(change, format_signed)
+    return f"{override}Change of AP from the baseline: {format_signed(change['value'])} ({ends}){words}."
 
 
-@dataclass(frozen=True, kw_only=True)
-class Document:
-    """A whole card.
-
-    Attributes:
-        verdict: "passed", "failed", "warned" or "off", the CSS class of the first section.
-        key_numbers: the most important numbers, as (name, number, addition or "").
-    """
-
-    title: str
-    verdict: str
-    summary: str
-    key_numbers: Sequence[tuple[str, str, str]]
-    sections: Sequence[Section]
-
-
-def format_markdown(document: Document) -> str:
-    """Format the document as GitHub Markdown, with one heading per section."""
-    lines = [f"# {escape_markdown(document.title)}", "", escape_markdown_line(document.summary), ""]
-    for name, value, more in document.key_numbers:
-        lines.append(f"- **{escape_markdown(name)}**: {escape_markdown(f'{value} ({more})' if more else value)}")
-    for section in document.sections:
-        lines += ["", f"## {escape_markdown(section.title)}"]
-        for block in section.blocks:
-            lines += ["", *_markdown_lines(block)]
-    return "\n".join([*lines, ""])
-
-
-def format_page(document: Document) -> str:
-    """Format the document as one page without external resources; its only script sorts tables."""
-    template = load_template(Path(__file__).parent, _TEMPLATE)
-    return template.render(document=document, visible=show_lines, visible_rows=_show_rows)
-
-
-def show_lines(text: str) -> str:
-    """Return the lines unchanged except that unprintable characters are escaped."""
-    return "\n".join(escape(line.expandtabs(4)) for line in text.splitlines())
-
-
-def _show_rows(rows: Sequence[Sequence[Mapping[str, Any]]]) -> list[list[Mapping[str, Any]]]:
-    return [[{**cell, "text": escape(cell["text"])} for cell in row] for row in rows]
-
-
-def _markdown_lines(block: Block) -> Iterator[str]:
-    match block.kind:
-        case "text":
-            yield escape_markdown_line(block.text)
-        case "heading":
-            yield f"### {escape_markdown(block.text)}"
-        case "bullets":
-            yield from (f"- {escape_markdown_line(item)}" for item in block.items)
-        case "facts":
-            yield from (f"- **{escape_markdown(name)}**: {escape_markdown(value)}" for name, value in block.rows)
-        case "code":
-            yield from _fenced(block.text)
-        case "folded":
-            yield from (f"<details><summary>{escape_markdown(block.summary)}</summary>", "")
-            yield from (*_fenced(block.code), "", "</details>")
-        case "table":
-            yield from _table_lines(block)
-
-
-def _table_lines(table: Table) -> Iterator[str]:
-    yield f"| {' | '.join(escape_markdown(column['title']) for column in table.columns)} |"
-    yield f"|{'|'.join(' ---: ' if column['is_number'] else ' --- ' for column in table.columns)}|"
-    for row in table.rows:
-        yield f"| {' | '.join(escape_markdown(cell['text']) for cell in row)} |"
-    if table.num_more:
-        yield from ("", f"{format_count(table.num_more)} more rows are in the JSON file of this card.")
-
-
-def _fenced(text: str) -> Iterator[str]:
-    """Enclose text in fences that are longer than any sequence of backticks inside."""
-    fence = "`" * max([3, *(len(found) + 1 for found in _BACKTICKS.findall(text))])
-    yield from (fence, *show_lines(text).split("\n"), fence)
+def _format_ends(interval: Json, format_end: Any = format_number) -> str:
+    if interval.get("low") is None or interval.get("high") is None:
+        return "–"
+    return f"{format_end(interval['low'])} to {format_end(interval['high'])}"

@@ -1,1 +1,1 @@
-"""Send messages about pipeline runs to a webhook and by mail."""
+"""Report the result of a run by webhook and mail."""

@@ -1,32 +1,153 @@
-"""A TFX component that sends a message about the result of a run."""
+"""A TFX component that sends a message about a run; as the exit handler of a compiled pipeline, about its failure."""
 
+import socket
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from absl import logging
 from tfx.dsl.components.base.base_component import BaseComponent
+from tfx.dsl.components.base.base_executor import BaseExecutor
 from tfx.dsl.components.base.executor_spec import ExecutorClassSpec
+from tfx.orchestration.kubeflow.decorators import FinalStatusStr
+from tfx.types.artifact import Artifact
 from tfx.types.channel import BaseChannel
 from tfx.types.component_spec import ChannelParameter, ComponentSpec, ExecutionParameter
 from tfx.types.standard_artifacts import ModelBlessing, PushedModel
 
 from detloom.components import artifact_types
 from detloom.components.fingerprints import source_fingerprint
-from detloom.components.notifier.executor import (
+from detloom.components.notifier.build_message import (
     BLESSING_KEY,
     PUSHED_MODEL_KEY,
-    Executor,
-    NotifierParams,
-    check_reachable,
+    FinalStatus,
+    build_error_message,
+    build_failure_message,
+    build_result_message,
+    parse_final_status,
 )
-from detloom.components.properties import DECISION_KEY
+from detloom.components.notifier.kubeflow_failures import read_failures
+from detloom.components.notifier.messages import RunMessage, run_link
+from detloom.components.notifier.read_secret import references_of
+from detloom.components.notifier.send import SentMessages, send
+from detloom.components.properties import DECISION_KEY, ComponentParams, arguments_of
+from detloom.schemas.errors import InputError
+from detloom.schemas.reading.redact import parse_secret_reference
 from detloom.schemas.run_file.notifications import Notifications
 from detloom.schemas.run_file.run_file import Place
 
+FINAL_STATUS = "final_status"
+_MARK = "{{$"
+# Placeholders that both backends replace if a parameter is such a constant: kubeflow/pipelines,
+# backend/src/v2/driver/resolve.go, and the constants PIPELINE_JOB_* of sdk/python/kfp/dsl/__init__.py.
+_RUN_NAME_ON_CLUSTERS = "{{$.pipeline_job_name}}"
+_RUN_IDS: dict[Place, str] = {"kubeflow": "{{$.pipeline_job_uuid}}", "vertex": "{{$.pipeline_job_resource_name}}"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class NotifierParams(ComponentParams):
+    """Recipients, and the pipeline that messages are about.
+
+    Attributes:
+        kubeflow_host: address of the web interface, for a link to the run.
+        nonce: differs for each run, so that TFX does not answer from its cache.
+        run_name, run_id: of the run on a cluster; its backend fills them in.
+    """
+
+    pipeline: str
+    notifications: Notifications
+    place: Place = "local"
+    kubeflow_host: str = ""
+    nonce: str = ""
+    run_name: str = ""
+    run_id: str = ""
+
+    def to_properties(self) -> dict[str, Any]:
+        if self.place == "local":
+            return super().to_properties()
+        return {**super().to_properties(), "run_name": _RUN_NAME_ON_CLUSTERS, "run_id": _RUN_IDS[self.place]}
+
+    def about_run(self, local_run_id: str = "") -> dict[str, Any]:
+        """Return the fields that all messages of a run have.
+
+        Args:
+            local_run_id: run id of TFX's local runner.
+        """
+        run_name, run_id = ("" if _MARK in text else text for text in (self.run_name, self.run_id))
+        is_local = self.place == "local"
+        return {
+            "pipeline": self.pipeline,
+            "place": self.place,
+            "run": local_run_id if is_local else run_name or run_id,
+            "subject": run_id,  # run names are not unique
+            "machine": socket.gethostname() if is_local else "",
+            "links": run_link(self.place, run_id, self.kubeflow_host),
+        }
+
+
+def _check_reachable(notifications: Notifications, place: Place) -> None:
+    """Raise InputError for a secret that a job at this place can never read."""
+    kinds = {parse_secret_reference(reference).kind for reference in references_of(notifications)}
+    if place == "vertex" and "kubernetes" in kinds:
+        raise InputError(
+            "notifications: got a reference to a Kubernetes secret, allowed on Vertex AI: secret_manager:projects/..., "
+            "or env:NAME set by the image. Store the secret in Secret Manager, or override the reference with --set."
+        )
+
+
+class Executor(BaseExecutor):
+    """Executor that reports the result of a run. No error here fails the run, because its work is already done.
+
+    On one machine, a list of sent messages (`SentMessages`) in the node's folder keeps a repeated or cached run from
+    sending a message twice. On a cluster there is no such list: a container is retried only if it is killed in the
+    seconds between sending and its end, and receivers recognize the message by its id.
+    """
+
+    def Do(
+        self,
+        input_dict: dict[str, list[Artifact]],
+        output_dict: dict[str, list[Artifact]],
+        exec_properties: dict[str, Any],
+    ) -> None:
+        self._log_startup(input_dict, output_dict, exec_properties)
+        try:
+            params = NotifierParams.from_properties(exec_properties)
+            about = params.about_run(str(getattr(self._context, "pipeline_run_id", None) or ""))
+            if FINAL_STATUS in exec_properties:
+                message = _failure_message(parse_final_status(exec_properties[FINAL_STATUS]), about)
+            else:
+                message = build_result_message(input_dict, about)
+            if message is None:
+                logging.info("Notifier: nothing to report.")
+            else:
+                send(message, params.notifications, SentMessages(self._node_folder()))
+        except Exception as error:  # see the class; only the type is logged, because the text may contain a secret
+            logging.warning("Notifier: the message could not be built (%s).", type(error).__name__)
+
+    def _node_folder(self) -> str | None:
+        """Return the folder that all executions of this node share; only TFX's local runner has one.
+
+        The stateful working directory is .system/stateful_working_dir/INDEX in this folder, see
+        tfx/orchestration/portable/outputs_utils.py.
+        """
+        working_dir = getattr(self._context, "stateful_working_dir", None)
+        return str(Path(working_dir.rstrip("/")).parents[2]) if working_dir else None
+
+
+def _failure_message(status: FinalStatus, about: dict[str, Any]) -> RunMessage | None:
+    logging.info("Notifier: the run ended with state %r.", status.state)
+    if status.is_success:
+        return None
+    failures = read_failures(about["subject"]) if about["place"] == "kubeflow" else {}
+    return build_failure_message(status, about, failures)
+
 
 class NotifierSpec(ComponentSpec):
-    """Specification of Notifier. Inputs: blessing, pushed model, retraining decision. No outputs."""
+    """Inputs: blessing, pushed model, retraining decision. No outputs."""
 
     PARAMETERS: dict[str, Any] = {
-        name: ExecutionParameter(type=kind) for name, kind in NotifierParams.property_types().items()
+        FINAL_STATUS: ExecutionParameter(type=str, optional=True),
+        **{name: ExecutionParameter(type=kind) for name, kind in NotifierParams.property_types().items()},
     }
     INPUTS = {
         BLESSING_KEY: ChannelParameter(type=ModelBlessing, optional=True),
@@ -53,6 +174,7 @@ class Notifier(BaseComponent):
         blessing: BaseChannel | None = None,
         pushed_model: BaseChannel | None = None,
         decision: BaseChannel | None = None,
+        final_status: Any = None,
     ) -> None:
         """Create the component.
 
@@ -63,11 +185,12 @@ class Notifier(BaseComponent):
             kubeflow_host: address of the web interface of Kubeflow Pipelines, for a link to the run.
             nonce: a new value in each run keeps TFX's cache from answering; no code reads it.
             decision: without the other channels, to report why nothing was trained.
+            final_status: TFX's placeholder for the status of the pipeline; see `build_failure_notifier`.
 
         Raises:
             InputError: a secret cannot be read where the pipeline will run.
         """
-        check_reachable(notifications, place)
+        _check_reachable(notifications, place)
         params = NotifierParams(
             pipeline=pipeline,
             notifications=notifications,
@@ -77,4 +200,27 @@ class Notifier(BaseComponent):
             code_fingerprint=source_fingerprint(__name__),
         )
         channels = {BLESSING_KEY: blessing, PUSHED_MODEL_KEY: pushed_model, DECISION_KEY: decision}
-        super().__init__(spec=NotifierSpec(**params.to_properties(), **channels))
+        status = {} if final_status is None else {FINAL_STATUS: final_status}
+        super().__init__(spec=NotifierSpec(**params.to_properties(), **channels, **status))
+
+
+def build_failure_notifier(params: NotifierParams) -> Notifier:
+    """Return the exit handler of a compiled pipeline. The runner on one machine calls `notify_failure` instead.
+
+    Raises:
+        InputError: a secret cannot be read where the pipeline will run.
+    """
+    notifier = Notifier(**arguments_of(params), final_status=FinalStatusStr())
+    return notifier.with_id("FailureNotifier")
+
+
+def notify_failure(pipeline: str, notifications: Notifications, node: str | None, error: BaseException) -> None:
+    """Report a failed run on this machine. Never raises.
+
+    Args:
+        node: the node that failed, if any.
+    """
+    try:
+        send(build_error_message(pipeline, notifications, node, error), notifications)
+    except Exception as mistake:  # must not hide the error of the run
+        logging.warning("notifications: the message could not be built (%s).", type(mistake).__name__)

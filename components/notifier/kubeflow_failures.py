@@ -7,6 +7,7 @@ retries, each entry has its attempts as children: "NAME(0)", "NAME(1)". The cont
 descendant of "NAME"; several tasks have one. An entry does not contain its own id, only the ids of its children.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -92,15 +93,12 @@ def failure_sentence(log: str) -> str:
     lines = [line.strip() for line in text.splitlines()]
     lines = [line for line in lines if line and not _NOT_OURS.match(line)]
     for pattern in (_SENTENCE, _EXCEPTION):
-        found = next((line for line in reversed(lines) if pattern.match(line)), None)
-        if found is not None:
-            return _one_line(found.removeprefix("error: "))
-    return _one_line(lines[-1]) if lines else ""
-
-
-def _one_line(text: str) -> str:
-    shown = escape(hide_secrets(text))
-    return shown if len(shown) <= _MAX_SENTENCE else f"{shown[:_MAX_SENTENCE]}..."
+        errors = [line for line in lines if pattern.match(line)]
+        if errors:
+            lines = errors
+            break
+    last = escape(hide_secrets(lines[-1].removeprefix("error: "))) if lines else ""
+    return last if len(last) <= _MAX_SENTENCE else f"{last[:_MAX_SENTENCE]}..."
 
 
 # --- inside the cluster -----------------------------------------------------------------------------------------------
@@ -119,7 +117,7 @@ def read_failures(run_id: str, environment: Mapping[str, str] = os.environ) -> d
         return {}
     address = f"http://{environment[_HOST]}:{environment.get(_PORT, '8888')}"
     try:
-        run = json.loads(b"".join(_get(address, f"/apis/v2beta1/runs/{urllib.parse.quote(run_id, safe='')}")))
+        run = json.loads(_get(address, f"/apis/v2beta1/runs/{urllib.parse.quote(run_id, safe='')}"))
         entries = [_entry(each) for each in run["run_details"]["task_details"]]
         failed = sorted({base_name(entry.name).removesuffix(DRIVER) for entry in entries if entry.state == "FAILED"})
         names = set(_container_tasks(run.get("pipeline_spec") or {}))
@@ -130,22 +128,17 @@ def read_failures(run_id: str, environment: Mapping[str, str] = os.environ) -> d
 
 def _cause(address: str, run_id: str, nodes: Sequence[str]) -> str:
     for node in nodes:
-        try:
-            found = failure_sentence(tail_of(_get(address, log_path(run_id, node))))
-        except OSError:
-            continue
-        if found:
-            return found
+        with contextlib.suppress(OSError):
+            if sentence := failure_sentence(tail_of([_get(address, log_path(run_id, node))])):
+                return sentence
     return ""
 
 
-def _get(address: str, path: str) -> Iterator[bytes]:
+def _get(address: str, path: str) -> bytes:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # the service is in the cluster
-    size = 0
-    with opener.open(address + path, timeout=_TIMEOUT_SECONDS) as answer:
-        while size <= _MAX_BYTES and (chunk := answer.read(_TAIL_BYTES)):
-            size += len(chunk)
-            yield chunk
+    with opener.open(address + path, timeout=_TIMEOUT_SECONDS) as response:
+        content: bytes = response.read(_MAX_BYTES)
+    return content
 
 
 def _entry(detail: Mapping[str, Any]) -> Entry:

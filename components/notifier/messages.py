@@ -4,27 +4,23 @@ import hashlib
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
 from detloom.schemas.reading.redact import escape, hide_secrets
 from detloom.schemas.run_file.notifications import Event
 
-MAX_REASON = 1000  # characters; enough for a decision with many gates
-MAX_NAME = 200  # characters of the name of a run or node, or of an address
+_MAX_REASON = 1000  # characters; enough for a decision with many gates
+_MAX_NAME = 200  # characters of the name of a run or node, or of an address
 SENDER = "detloom"
 _VERTEX_RUN = re.compile(r"projects/([A-Za-z0-9:.-]+)/locations/([a-z0-9-]+)/pipelineJobs/([A-Za-z0-9_-]+)")
 # Chat programs interpret these as links and mentions, and messages may contain class and file names of a data set.
 _CHAT_MARKS = str.maketrans({"<": "＜", ">": "＞", "@": "＠"})
 
 
-def _now() -> str:
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")
-
-
 @dataclass(frozen=True, kw_only=True)
-class Message:
+class RunMessage:
     """One event of one run.
 
     Attributes:
@@ -52,7 +48,15 @@ class Message:
     destination: str = ""
     numbers: Mapping[str, float] = field(default_factory=dict)
     links: Mapping[str, str] = field(default_factory=dict)
-    time: str = field(default_factory=_now)
+    time: str = field(default_factory=lambda: datetime.now(timezone.utc).isoformat(timespec="seconds"))
+
+    def __post_init__(self) -> None:
+        """Make untrusted texts safe, and drop numbers that are not finite, because JSON has none of these."""
+        for name in ("pipeline", "run", "machine", "node", "version", "destination"):
+            object.__setattr__(self, name, _clean(getattr(self, name), _MAX_NAME))
+        object.__setattr__(self, "reason", _clean(self.reason, _MAX_REASON))
+        finite = {name: float(value) for name, value in self.numbers.items() if math.isfinite(value)}
+        object.__setattr__(self, "numbers", finite)
 
     @property
     def id(self) -> str:
@@ -64,55 +68,33 @@ class Message:
     @property
     def title(self) -> str:
         """Return a title of one line."""
-        name = _clean(self.pipeline, MAX_NAME)
         match self.event:
             case "failed":
-                return f"{name} failed in {_clean(self.node, MAX_NAME)}" if self.node else f"{name} failed"
+                return f"{self.pipeline} failed in {self.node}" if self.node else f"{self.pipeline} failed"
             case "refused":
-                return f"{name}: the model was refused"
+                return f"{self.pipeline}: the model was refused"
             case "pushed":
-                what = f"version {_clean(self.version, MAX_NAME)}" if self.version else "a model"
-                return f"{name}: {what} was pushed"
+                return f"{self.pipeline}: {f'version {self.version}' if self.version else 'a model'} was pushed"
             case "skipped":
-                return f"{name}: training was skipped"
+                return f"{self.pipeline}: training was skipped"
 
     def to_text(self) -> str:
         """Return the message as lines of text, the title first."""
-        where = ", ".join(filter(None, (_clean(self.run, MAX_NAME), self.place, _clean(self.machine, MAX_NAME))))
         lines = [
             self.title,
-            _clean(self.reason, MAX_REASON),
-            _format_numbers(self._finite_numbers()),
-            f"To: {_clean(self.destination, MAX_NAME)}" if self.destination else "",
-            f"Run: {where}",
+            self.reason,
+            _format_numbers(self.numbers),
+            f"To: {self.destination}" if self.destination else "",
+            f"Run: {', '.join(filter(None, (self.run, self.place, self.machine)))}",
             *(f"{what}: {address}" for what, address in self.links.items()),
         ]
         return "\n".join(filter(None, lines))
 
     def to_payload(self) -> dict[str, Any]:
         """Return the JSON payload: `text` for people, the rest for programs. Empty fields are left out."""
-        known = {
-            "text": self.to_text().translate(_CHAT_MARKS),
-            "sender": SENDER,
-            "id": self.id,
-            "event": self.event,
-            "pipeline": _clean(self.pipeline, MAX_NAME),
-            "place": self.place,
-            "time": self.time,
-            "run": _clean(self.run, MAX_NAME),
-            "machine": _clean(self.machine, MAX_NAME),
-            "node": _clean(self.node, MAX_NAME),
-            "reason": _clean(self.reason, MAX_REASON),
-            "version": _clean(self.version, MAX_NAME),
-            "destination": _clean(self.destination, MAX_NAME),
-            "numbers": self._finite_numbers(),
-            "links": dict(self.links),
-        }
-        return {name: value for name, value in known.items() if value}
-
-    def _finite_numbers(self) -> dict[str, float]:
-        """Return the finite metrics; JSON has no NaN and no infinity."""
-        return {_clean(name, MAX_NAME): float(value) for name, value in self.numbers.items() if math.isfinite(value)}
+        text = self.to_text().translate(_CHAT_MARKS)
+        payload = {"text": text, "sender": SENDER, "id": self.id, **asdict(self), "subject": ""}
+        return {name: value for name, value in payload.items() if value}
 
 
 def run_link(place: str, run_id: str, kubeflow_host: str = "") -> dict[str, str]:
@@ -134,12 +116,11 @@ def run_link(place: str, run_id: str, kubeflow_host: str = "") -> dict[str, str]
 
 def _format_numbers(numbers: Mapping[str, float]) -> str:
     """Format metrics, for example "AP 0.512 (0.480 to 0.540), AP50 0.801"."""
-    ends = {f"{name}{end}" for name in numbers for end in ("_low", "_high")} & set(numbers)
     parts = []
     for name, value in numbers.items():
-        if name not in ends:
-            low, high = numbers.get(f"{name}_low"), numbers.get(f"{name}_high")
-            interval = f" ({low:.3f} to {high:.3f})" if low is not None and high is not None else ""
+        low, high = numbers.get(f"{name}_low"), numbers.get(f"{name}_high")
+        interval = f" ({low:.3f} to {high:.3f})" if low is not None and high is not None else ""
+        if not name.endswith(("_low", "_high")):
             parts.append(f"{name} {value:.3f}{interval}")
     return ", ".join(parts)
 

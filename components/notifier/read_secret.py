@@ -1,20 +1,17 @@
 """Read a secret by its reference at the moment it is needed; it is never stored."""
 
 import base64
-import binascii
 import hashlib
 import json
 import os
 import re
-from typing import Any, Protocol
+from typing import Any
 
 from detloom.components.notifier.delivery import NotSentError
 from detloom.schemas.reading.redact import SecretReference, parse_secret_reference
 from detloom.schemas.run_file.notifications import Notifications
 
-MANAGER_ENDPOINT = "https://secretmanager.googleapis.com"  # v1 of its REST interface
-MAX_SECRET_BYTES = 64 << 10  # limit of Google's Secret Manager
-_MAX_ANSWER_BYTES = 4 * MAX_SECRET_BYTES  # base64, JSON and names around it
+_MANAGER = "https://secretmanager.googleapis.com"
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 _REASONS = {
     401: "Google does not accept the credentials",
@@ -23,20 +20,12 @@ _REASONS = {
 }
 
 
-class Session(Protocol):
-    """The part of `google.auth.transport.requests.AuthorizedSession` that is used here."""
-
-    def get(self, url: str, *, timeout: float, allow_redirects: bool, stream: bool) -> Any: ...
-
-
 def references_of(notifications: Notifications) -> tuple[str, ...]:
     """Return all references to secrets, in order, as written."""
     webhook, email = notifications.webhook, notifications.email
-    found = (
-        *((webhook.url, webhook.authorization) if webhook else ()),
-        *((email.user, email.password) if email else ()),
-    )
-    return tuple(filter(None, found))
+    of_webhook = (webhook.url, webhook.authorization) if webhook else ()
+    of_email = (email.user, email.password) if email else ()
+    return tuple(filter(None, (*of_webhook, *of_email)))
 
 
 def secret_variables(notifications: Notifications) -> dict[str, SecretReference]:
@@ -53,13 +42,8 @@ def variable_name(reference: SecretReference) -> str:
     return f"DETLOOM_SECRET_{readable}_{hashlib.sha256(place.encode()).hexdigest()[:8]}"
 
 
-def read_secret(
-    text: str, *, timeout_seconds: float, session: Session | None = None, endpoint: str = MANAGER_ENDPOINT
-) -> str:
+def read_secret(text: str, *, timeout_seconds: float) -> str:
     """Return the secret that a reference names, without a trailing line break; "" for "".
-
-    Args:
-        session: session for Secret Manager; by default one with the machine's credentials.
 
     Raises:
         NotSentError: it cannot be read. The reason may contain the name of the secret, never its value.
@@ -74,7 +58,7 @@ def read_secret(
             variable = variable_name(reference)
             secret = _read_variable(variable, f" for the Kubernetes secret {reference.name}/{reference.key}")
         case "secret_manager":
-            secret = _read_from_manager(reference.name, timeout_seconds, session, endpoint)
+            secret = _read_from_manager(reference.name, timeout_seconds)
     secret = secret.rstrip("\r\n")
     if not secret:
         raise NotSentError(f"the secret {reference.name} is empty")
@@ -87,45 +71,29 @@ def _read_variable(name: str, which: str = "") -> str:
     return os.environ[name]
 
 
-def _read_from_manager(name: str, timeout_seconds: float, session: Session | None, endpoint: str) -> str:
+def _read_from_manager(name: str, timeout_seconds: float) -> str:
     """Call projects.secrets.versions.access of Secret Manager's REST API."""
     from google.auth import exceptions  # late: only this kind of secret needs Google's libraries
 
+    problem = f"the secret {name} cannot be read"
     try:
-        answer = (session or _make_session()).get(
-            f"{endpoint}/v1/{name}:access", timeout=timeout_seconds, allow_redirects=False, stream=True
-        )
-        with answer:
-            if answer.status_code != 200:
-                status = answer.status_code
-                reason = _REASONS.get(status, f"Secret Manager responded with {status}")
-                raise NotSentError(f"the secret {name} cannot be read: {reason}", is_temporary=status >= 500)
-            body = b""
-            for chunk in answer.iter_content(_MAX_ANSWER_BYTES):
-                body += chunk
-                if len(body) > _MAX_ANSWER_BYTES:
-                    break
+        answer = _make_session().get(f"{_MANAGER}/v1/{name}:access", timeout=timeout_seconds, allow_redirects=False)
+        if (status := answer.status_code) != 200:
+            reason = _REASONS.get(status, f"Secret Manager responded with {status}")
+            raise NotSentError(f"{problem}: {reason}", is_temporary=status >= 500)
+        return base64.b64decode(json.loads(answer.content)["payload"]["data"], validate=True).decode()
     except exceptions.DefaultCredentialsError:
-        raise NotSentError(f"the secret {name} cannot be read: there are no Google credentials") from None
+        raise NotSentError(f"{problem}: there are no Google credentials") from None
     except (exceptions.GoogleAuthError, OSError) as error:  # errors of `requests` are OSErrors
-        what = f"Secret Manager cannot be reached ({type(error).__name__})"
-        raise NotSentError(f"the secret {name} cannot be read: {what}", is_temporary=True) from None
-    return _decode_answer(name, body)
+        reason = f"Secret Manager cannot be reached ({type(error).__name__})"
+        raise NotSentError(f"{problem}: {reason}", is_temporary=True) from None
+    except (ValueError, KeyError, TypeError):
+        raise NotSentError(f"{problem}: the response contains no UTF-8 secret") from None
 
 
-def _make_session() -> Session:
+def _make_session() -> Any:
     import google.auth
     from google.auth.transport.requests import AuthorizedSession
 
     credentials, _ = google.auth.default(scopes=[_SCOPE])
-    session: Session = AuthorizedSession(credentials)
-    return session
-
-
-def _decode_answer(name: str, body: bytes) -> str:
-    try:
-        if len(body) > _MAX_ANSWER_BYTES:
-            raise ValueError
-        return base64.b64decode(json.loads(body)["payload"]["data"], validate=True).decode()
-    except (ValueError, KeyError, TypeError, RecursionError, binascii.Error):
-        raise NotSentError(f"the secret {name} cannot be read: the response contains no UTF-8 secret") from None
+    return AuthorizedSession(credentials)

@@ -4,24 +4,15 @@ from collections.abc import Callable, Sequence
 
 from absl import logging
 
-from detloom.components.notifier.delivery import (
-    WAITS_SECONDS,
-    NotSentError,
-    build_mail,
-    call_within,
-    post_json,
-    send_mail,
-    try_again,
-)
-from detloom.components.notifier.messages import Message
+from detloom.components.notifier.delivery import WAITS_SECONDS, NotSentError, post_json, send_mail, try_again
+from detloom.components.notifier.messages import RunMessage
 from detloom.components.notifier.read_secret import read_secret
 from detloom.components.storage.storage import open_storage
 from detloom.schemas.run_file.notifications import Email, Notifications, Webhook
 
-SENT_FILE = "told.txt"  # lines of "message id, way"
+SENT_FILE = "sent_messages.txt"  # lines of "message id, way"
 MAX_ENTRIES = 1000  # the newest entries are kept
 _MAX_BYTES = 1 << 20
-_STEPS = 3  # of an attempt, each with its own timeout: read secrets, connect, wait for the response
 
 
 class SentMessages:
@@ -54,7 +45,7 @@ class SentMessages:
 
 
 def send(
-    message: Message,
+    message: RunMessage,
     notifications: Notifications,
     sent_before: SentMessages | None = None,
     waits_seconds: Sequence[float] = WAITS_SECONDS,
@@ -80,28 +71,20 @@ def send(
     for name, way in ways.items():
         if sent_before.has(message.id, name):
             logging.info("notifications.%s: '%s' was already sent.", name, message.title)
-        elif _try_to_send(name, way, message, seconds, waits_seconds):
+            continue
+        try:
+            try_again(way, waits_seconds)
+        except Exception as error:  # also a bug here must not fail a finished run; its text may contain a secret
+            reason = error if isinstance(error, NotSentError) else type(error).__name__
+            logging.warning("notifications.%s: '%s' was not sent: %s.", name, message.title, reason)
+        else:
+            logging.info("notifications.%s: sent '%s'.", name, message.title)
             sent_before.add(message.id, name)
             sent.append(name)
     return tuple(sent)
 
 
-def _try_to_send(
-    name: str, way: Callable[[], None], message: Message, seconds: float, waits_seconds: Sequence[float]
-) -> bool:
-    try:
-        try_again(lambda: call_within(_STEPS * seconds, way), waits_seconds)
-    except NotSentError as error:
-        logging.warning("notifications.%s: '%s' was not sent: %s.", name, message.title, error)
-    except Exception as error:  # a bug here must not fail a finished run; the text may contain a secret
-        logging.warning("notifications.%s: '%s' was not sent: %s.", name, message.title, type(error).__name__)
-    else:
-        logging.info("notifications.%s: sent '%s'.", name, message.title)
-        return True
-    return False
-
-
-def _post(message: Message, webhook: Webhook, seconds: float) -> None:
+def _post(message: RunMessage, webhook: Webhook, seconds: float) -> None:
     payload = message.to_payload()
     post_json(
         read_secret(webhook.url, timeout_seconds=seconds),
@@ -112,11 +95,6 @@ def _post(message: Message, webhook: Webhook, seconds: float) -> None:
     )
 
 
-def _mail(message: Message, email: Email, seconds: float) -> None:
-    send_mail(
-        build_mail(message, email),
-        email,
-        user=read_secret(email.user, timeout_seconds=seconds),
-        password=read_secret(email.password, timeout_seconds=seconds),
-        timeout_seconds=seconds,
-    )
+def _mail(message: RunMessage, email: Email, seconds: float) -> None:
+    user, password = (read_secret(text, timeout_seconds=seconds) for text in (email.user, email.password))
+    send_mail(message, email, user=user, password=password, timeout_seconds=seconds)

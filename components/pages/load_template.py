@@ -31,14 +31,19 @@ def load_template(folder: Path, name: str) -> jinja2.Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    add_filters(environment)
+    environment.globals["sort_script"] = read_shared_script(_SORT_SCRIPT)
+    return environment.get_template(name)
+
+
+def add_filters(environment: jinja2.Environment) -> None:
+    """Add the filters that format numbers and names."""
     environment.filters["count"] = formats.format_count
     environment.filters["share"] = formats.format_share
     environment.filters["percent"] = formats.format_percent
     environment.filters["number"] = environment.filters["distance"] = formats.format_number
     environment.filters["signed"] = formats.format_signed
     environment.filters["short"] = formats.shorten
-    environment.globals["sort_script"] = read_shared_script(_SORT_SCRIPT)
-    return environment.get_template(name)
 
 
 def read_shared_script(name: str) -> InlineScript:

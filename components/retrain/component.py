@@ -1,28 +1,160 @@
-"""The components RetrainDecision and TrainingRecord, and the condition on the nodes between them."""
+"""The TFX components RetrainDecision and TrainingRecord, and the condition on the nodes between them."""
 
-from typing import ClassVar
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
 
+from absl import logging
+from tfx.components.util import model_utils
 from tfx.dsl.components.base.base_component import BaseComponent
+from tfx.dsl.components.base.base_executor import BaseExecutor
 from tfx.dsl.components.base.executor_spec import ExecutorClassSpec
 from tfx.dsl.placeholder.placeholder import Predicate
+from tfx.types import artifact_utils
+from tfx.types import standard_component_specs as keys
+from tfx.types.artifact import Artifact
 from tfx.types.channel import BaseChannel, Channel
 from tfx.types.component_spec import ChannelParameter, ComponentSpec, ExecutionParameter
 from tfx.types.standard_artifacts import Examples, Model, ModelBlessing
 
 from detloom.components import artifact_types
 from detloom.components.fingerprints import source_fingerprint
-from detloom.components.properties import DATASET_REPORT_KEY, DECISION_KEY, TRAIN_PROPERTY
-from detloom.components.retrain.executor import (
-    BLESSING_KEY,
-    EXAMPLES_KEY,
-    MODEL_KEY,
-    RECORD_KEY,
-    DecisionExecutor,
-    RecordExecutor,
+from detloom.components.properties import (
+    DATASET_REPORT_FILE,
+    DATASET_REPORT_KEY,
+    DECISION_KEY,
+    FINGERPRINT_PROPERTY,
+    REASON_PROPERTY,
+    SPAN_PROPERTY,
+    TRAIN_PROPERTY,
+    VERSION_PROPERTY,
+    ComponentParams,
+    int_property,
+    string_property,
 )
-from detloom.components.retrain.params import RetrainParams
+from detloom.components.pusher.manifest import build_manifest
+from detloom.components.retrain import training_record
+from detloom.components.retrain.reasons import DataNow, decide
+from detloom.components.retrain.training_record import (
+    FinishedTraining,
+    data_of_report,
+    format_record,
+    short_fingerprint,
+)
+from detloom.schemas.reading.redact import show_address
+from detloom.schemas.reading.text_file import write_text_file
 from detloom.schemas.run_file.data_checks import DataChecks
 from detloom.schemas.run_file.schedule import Retrain
+
+EXAMPLES_KEY, MODEL_KEY, BLESSING_KEY = keys.EXAMPLES_KEY, keys.MODEL_KEY, "blessing"
+RECORD_KEY = "record"
+DECISION_FILE, RECORD_FILE = "decision.json", "training_record.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetrainParams(ComponentParams):
+    """Conditions for retraining, and the location of the training records.
+
+    Attributes:
+        retrain: conditions, and the folder of the records.
+        checks: data checks, which hold the drift limits.
+        train_split: the split to train on.
+        config_hash: hashes of the training settings and code as JSON by part; a difference always causes training.
+        pipeline: pipeline name; several pipelines may keep records in one folder.
+        production: folder of versions, or its address, or that of an endpoint; empty if unknown. The training of a
+            model that was rolled back there counts as if it had never finished.
+        records_state: only part of the cache key: `records_state` of training_record.py, for RetrainDecision in local
+            runs.
+        nonce: only part of the cache key: a new value in each local run, so that TrainingRecord is never cached.
+    """
+
+    retrain: Retrain
+    checks: DataChecks = DataChecks()
+    train_split: str = "train"
+    config_hash: str = "{}"
+    pipeline: str = ""
+    production: str = ""
+    records_state: str = ""
+    nonce: str = ""
+
+
+class DecisionExecutor(BaseExecutor):
+    """Decide whether to train."""
+
+    def Do(
+        self,
+        input_dict: dict[str, list[Artifact]],
+        output_dict: dict[str, list[Artifact]],
+        exec_properties: dict[str, Any],
+    ) -> None:
+        self._log_startup(input_dict, output_dict, exec_properties)
+        params = RetrainParams.from_properties(exec_properties)
+        examples = artifact_utils.get_single_instance(input_dict[EXAMPLES_KEY])
+        output = artifact_utils.get_single_instance(output_dict[DECISION_KEY])
+        decision = decide(
+            params.retrain,
+            params.checks,
+            params.train_split,
+            DataNow(
+                span=int_property(examples, SPAN_PROPERTY),
+                version=int_property(examples, VERSION_PROPERTY),
+                report=_read_report(input_dict),
+            ),
+            params.config_hash,
+            training_record.read_last_record(params.retrain.records, params.pipeline, params.production),
+            training_record.current_time(),
+        )
+        output.set_int_custom_property(TRAIN_PROPERTY, int(decision.train))
+        output.set_string_custom_property(REASON_PROPERTY, decision.sentence)
+        content = {TRAIN_PROPERTY: int(decision.train), REASON_PROPERTY: decision.sentence}
+        _write(output, DECISION_FILE, json.dumps(content) + "\n")
+        logging.info("%s", decision.sentence)
+
+
+class RecordExecutor(BaseExecutor):
+    """Record a finished training run."""
+
+    def Do(
+        self,
+        input_dict: dict[str, list[Artifact]],
+        output_dict: dict[str, list[Artifact]],
+        exec_properties: dict[str, Any],
+    ) -> None:
+        self._log_startup(input_dict, output_dict, exec_properties)
+        params = RetrainParams.from_properties(exec_properties)
+        examples = artifact_utils.get_single_instance(input_dict[EXAMPLES_KEY])
+        decision = artifact_utils.get_single_instance(input_dict[DECISION_KEY])
+        model = artifact_utils.get_single_instance(input_dict[MODEL_KEY])
+        is_blessed = model_utils.is_model_blessed(artifact_utils.get_single_instance(input_dict[BLESSING_KEY]))
+        training = FinishedTraining(
+            time=training_record.next_time(params.retrain.records, params.pipeline).isoformat(),
+            outcome="blessed" if is_blessed else "refused",
+            reason=string_property(decision, REASON_PROPERTY) or "",
+            span=int_property(examples, SPAN_PROPERTY),
+            version=int_property(examples, VERSION_PROPERTY),
+            data_fingerprint=short_fingerprint(string_property(examples, FINGERPRINT_PROPERTY) or ""),
+            config_hash=params.config_hash,
+            model_identity=build_manifest(Path(artifact_types.saved_model_dir(model))).identity,
+            **data_of_report(_read_report(input_dict), params.train_split),
+        )
+        # The artifact comes first: a crash before the record is written causes another training run, a later one none.
+        _write(artifact_utils.get_single_instance(output_dict[RECORD_KEY]), RECORD_FILE, format_record(training))
+        name = training_record.append_record(params.retrain.records, params.pipeline, training)
+        logging.info("TrainingRecord: wrote %s to %s.", name, show_address(params.retrain.records))
+
+
+def _read_report(input_dict: dict[str, list[Artifact]]) -> dict[str, Any]:
+    folder = artifact_utils.get_single_instance(input_dict[DATASET_REPORT_KEY]).uri
+    report: dict[str, Any] = json.loads((Path(folder) / DATASET_REPORT_FILE).read_text(encoding="utf-8"))
+    return report
+
+
+def _write(artifact: Artifact, name: str, text: str) -> None:
+    folder = Path(artifact.uri)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text_file(folder / name, text)
+
 
 _PARAMETERS = {name: ExecutionParameter(type=kind) for name, kind in RetrainParams.property_types().items()}
 
@@ -77,19 +209,10 @@ class RetrainDecision(BaseComponent):
         production: str = "",
         records_state: str = "",
     ) -> None:
-        """Create the node.
+        """Create the node; the settings are those of `RetrainParams`.
 
         Args:
             dataset_report: report of DatasetValidator on these examples.
-            retrain: conditions, and the folder of the records.
-            checks: data checks, which hold the drift limits; None uses the defaults.
-            train_split: the split to train on.
-            config_hash: hashes of the training settings and code as JSON by part; a difference always causes training.
-            pipeline: name of the pipeline; several pipelines may keep records in one folder.
-            production: folder of versions, or its address, or that of an endpoint; empty if unknown. The training of a
-                model that was rolled back there counts as if it had never finished.
-            records_state: a summary of the records (`records_state` in training_record.py), so that TFX's cache sees a
-                change of them; no code reads it.
         """
         params = RetrainParams(
             retrain=retrain,
@@ -138,12 +261,11 @@ class TrainingRecord(BaseComponent):
         production: str = "",
         nonce: str = "",
     ) -> None:
-        """Create the node; the arguments are those of RetrainDecision.
+        """Create the node; the settings are those of `RetrainParams`.
 
         Args:
             decision: output of RetrainDecision.
             model, blessing: outputs of the Trainer and of the evaluator.
-            nonce: a new value in each run records the run even if everything else came from the cache.
         """
         params = RetrainParams(
             retrain=retrain,

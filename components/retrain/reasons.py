@@ -28,7 +28,7 @@ class DataNow:
 
 
 @dataclass(frozen=True)
-class Decision:
+class TrainingDecision:
     """The decision, and a sentence that explains it."""
 
     train: bool
@@ -51,7 +51,7 @@ def decide(
     config_hash: str,
     last: FinishedTraining | None,
     now: datetime,
-) -> Decision:
+) -> TrainingDecision:
     """Check each reason that the settings name.
 
     Args:
@@ -61,7 +61,7 @@ def decide(
         now: time with a time zone.
     """
     if last is None:
-        return Decision(True, "Training: no training run has finished yet.")
+        return TrainingDecision(True, "Training: no training run has finished yet.")
     results = []
     if last.config_hash != config_hash:
         changed = _changed_parts(last.config_hash, config_hash)
@@ -76,11 +76,11 @@ def decide(
         results.append(_check_age(settings.max_age_days, last, now))
     reasons = [check.text for check in results if check.is_reason]
     if reasons:
-        return Decision(True, f"Training: {', '.join(reasons)}.")
+        return TrainingDecision(True, f"Training: {', '.join(reasons)}.")
     missing = [check.text for check in results]
     if not settings.new_span:
         missing.append(f"last trained {last.date}")
-    return Decision(False, f"Training is skipped: {', '.join(missing)}.")
+    return TrainingDecision(False, f"Training is skipped: {', '.join(missing)}.")
 
 
 def _check_span(data: DataNow, last: FinishedTraining) -> _Check:
@@ -94,18 +94,9 @@ def _check_span(data: DataNow, last: FinishedTraining) -> _Check:
 
 
 def _changed_parts(before: str, now: str) -> str:
-    """Return the names of the parts that differ; earlier versions wrote one hash of all."""
-    old, new = _read_parts(before), _read_parts(now)
-    parts = [name for name in {**old, **new} if old.get(name) != new.get(name)]
-    return ", ".join(parts) if old and new and parts else "settings or code"
-
-
-def _read_parts(text: str) -> dict[str, Any]:
-    try:
-        parts = json.loads(text)
-    except ValueError:
-        return {}
-    return parts if isinstance(parts, dict) else {}
+    """Return the names of the parts that differ."""
+    old, new = json.loads(before), json.loads(now)
+    return ", ".join(name for name in {**old, **new} if old.get(name) != new.get(name))
 
 
 def _check_images(min_new: int, data: DataNow, train_split: str, last: FinishedTraining) -> _Check:
@@ -121,16 +112,18 @@ def _check_drift(checks: DataChecks, data: DataNow, train_split: str, last: Fini
     if drift["reason"]:
         return _Check(False, f"drift not measured ({drift['reason']})")
     compared = drift["splits"].get(train_split, {})
-    found, num_measured = [], 0
+    sentences, num_measured = [], 0
     for kind, noun, check in (("class", "classes", checks.class_drift), ("size", "box sizes", checks.size_drift)):
         distance = compared.get(f"{kind}_distance")
         if distance is None or check.severity == "off":
             continue
         num_measured += 1
         if distance > check.threshold:
-            found.append(f"the {noun} have drifted by {distance:.3f} since {last.date} (limit: {check.threshold:g})")
-    if found:
-        return _Check(True, " and ".join(found))
+            sentences.append(
+                f"the {noun} have drifted by {distance:.3f} since {last.date} (limit: {check.threshold:g})"
+            )
+    if sentences:
+        return _Check(True, " and ".join(sentences))
     return _Check(False, "no drift" if num_measured else "drift not measured (no boxes, or the drift checks are off)")
 
 

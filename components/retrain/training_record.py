@@ -55,7 +55,7 @@ class FinishedTraining:
     span: int | None = None
     version: int | None = None
     data_fingerprint: str = ""
-    config_hash: str = ""
+    config_hash: str = "{}"
     model_identity: str = ""
     num_images: dict[str, int]
     report_format: int = REPORT_FORMAT

@@ -16,7 +16,7 @@ from tfx.orchestration.pipeline import Pipeline
 
 import detloom
 from detloom.components.fingerprints import package_fingerprint
-from detloom.components.notifier.failure import build_failure_notifier
+from detloom.components.notifier.component import build_failure_notifier
 from detloom.pipelines.compile.check_run import check_parameters, check_run
 from detloom.pipelines.compile.group_conditioned_tasks import group_conditioned_tasks
 from detloom.pipelines.compile.kubernetes_platform import build_platform, environment_of

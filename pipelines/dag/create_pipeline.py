@@ -10,8 +10,7 @@ from tfx.dsl.components.base.base_node import BaseNode
 from tfx.dsl.placeholder.placeholder import logical_not
 
 from detloom.components.fingerprints import source_fingerprint
-from detloom.components.notifier.component import Notifier
-from detloom.components.notifier.executor import NotifierParams
+from detloom.components.notifier.component import Notifier, NotifierParams
 from detloom.components.properties import arguments_of
 from detloom.components.resolvers.strategies import build_previous_report_resolver
 from detloom.components.retrain.component import RetrainDecision, TrainingRecord, training_wanted

@@ -13,7 +13,7 @@ from tfx.dsl.components.base.base_node import BaseNode
 from tfx.dsl.components.base.executor_spec import ExecutorClassSpec
 from tfx.types.artifact import Artifact
 
-from detloom.components.model_card import executor as model_card_executor
+from detloom.components.model_card import component as model_card_component
 from detloom.components.storage.local_copy import copy_folder, local_output
 from detloom.components.storage.storage import is_address, open_storage
 
@@ -36,7 +36,7 @@ class TunerExecutor(tuner_executor.Executor):
             super().Do(input_dict, output_dict, exec_properties)
 
 
-class ModelCardExecutor(model_card_executor.Executor):
+class ModelCardExecutor(model_card_component.Executor):
     """ModelCard on copies of its artifacts."""
 
     def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:

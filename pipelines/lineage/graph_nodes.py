@@ -172,7 +172,7 @@ def data_nodes(artifact: pb.Artifact, execution: pb.Execution | None) -> list[No
     match = _FINGERPRINT.search(fingerprint)
     files = f"{match[1]} files, sha256 {match[2][:_DIGEST_CHARS]}" if match else ""
     base = str(custom_property(execution, "input_base") or "")
-    data_format = str(custom_property(execution, "data_format") or "")
+    data_format = str(custom_property(execution, "format") or "")
     folders = json.loads(custom_property(execution, "data_folders") or "[]") or [""]  # by default the input base
     if len(folders) > 1:  # the fingerprint covers all of them
         files = _join(": ", f"with {len(folders) - 1} more", files)

@@ -99,7 +99,7 @@ def find_preemption(error: BaseException | None) -> Preempted | None:
 def notify_failed_run(run: RunFile, node: str | None, error: BaseException) -> None:
     """Send a notification about a failed run if the run file asks for it."""
     if run.notifications is not None and "failed" in run.notifications.events:
-        from detloom.components.notifier.failure import notify_failure
+        from detloom.components.notifier.component import notify_failure
 
         notify_failure(run.name, run.notifications, node, error)
 

@@ -15,13 +15,10 @@ from detloom.components.evaluator.component import DetectionEvaluator
 from detloom.components.evaluator.params import EvaluatorParams
 from detloom.components.example_gen.component import DetectionExampleGen
 from detloom.components.fingerprints import source_fingerprint
-from detloom.components.model_card.component import ModelCard
-from detloom.components.model_card.executor import ModelCardParams
-from detloom.components.notifier.component import Notifier
-from detloom.components.notifier.executor import NotifierParams
+from detloom.components.model_card.component import ModelCard, ModelCardParams
+from detloom.components.notifier.component import Notifier, NotifierParams
 from detloom.components.pusher.component import DetectionPusher
-from detloom.components.retrain.component import RetrainDecision, TrainingRecord
-from detloom.components.retrain.params import RetrainParams
+from detloom.components.retrain.component import RetrainDecision, RetrainParams, TrainingRecord
 from detloom.schemas.run_file.notifications import Notifications, Webhook
 from detloom.schemas.run_file.schedule import Retrain
 

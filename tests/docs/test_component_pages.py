@@ -211,7 +211,7 @@ def test_notifier(work_dir, monkeypatch):
     monkeypatch.syspath_prepend(str(path))
     sent = []
     monkeypatch.setattr(
-        "detloom.components.notifier.executor.send", lambda message, *rest, **more: sent.append(message)
+        "detloom.components.notifier.component.send", lambda message, *rest, **more: sent.append(message)
     )
     run(ROOT / "docs/components/notifier.md")
     assert [(message.event, message.pipeline) for message in sent] == [("refused", "colours")]

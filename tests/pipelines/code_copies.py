@@ -9,7 +9,7 @@ from detloom.components.fingerprints import LAYERS
 
 ROOT = Path(detloom.__file__).parents[1]
 LOSS = "trainer_module/detectors/one_stage/losses.py"
-NOTIFIER = "components/notifier/executor.py"
+NOTIFIER = "components/notifier/component.py"
 
 
 def copy_package(folder: Path) -> Path:

@@ -21,10 +21,6 @@ from detloom.schemas.presets.presets import find_preset
 HOSTILE = "<b>dog</b>"
 LABEL_MAP = LabelMap.from_names(["cat", HOSTILE])
 COUNTS = {"train": (20, {1: 30, 2: 0}), "eval": (5, {1: 4, 2: 3}), "test": (3, {1: 1, 2: 2})}  # images, boxes by id
-SIGNATURES = {
-    "serving_default": ("input_tensor", "DT_UINT8", [-1, -1, -1, 3]),
-    "serving_encoded": ("image_bytes", "DT_STRING", [-1]),
-}
 
 
 @pytest.fixture(scope="session")
@@ -79,29 +75,18 @@ def inputs_of(root, **changes):
 
 
 def write_model(folder, config):
-    """Write the parts of a SavedModel that a card reads, and its assets."""
-    from tensorflow.core.framework import types_pb2
-    from tensorflow.core.protobuf import saved_model_pb2
-
+    """Write the parts of a SavedModel that a card reads."""
     from detloom.schemas.contracts.detections import OUTPUT_NAMES
+    from detloom.schemas.model.export_and_quantization import Export
     from detloom.schemas.reading.typed_dict import to_canonical_json
+    from detloom.trainer_module.detectors.families import family_of
+    from detloom.trainer_module.export.serving_contract import format_contract
 
-    saved_model = saved_model_pb2.SavedModel()
-    graph = saved_model.meta_graphs.add()
-    graph.meta_info_def.tags.append("serve")
-    graph.meta_info_def.tensorflow_version = "2.16.2"
-    for name, (input_name, dtype, sizes) in SIGNATURES.items():
-        signature = graph.signature_def[name]
-        tensor = signature.inputs[input_name]
-        tensor.dtype = types_pb2.DataType.Value(dtype)
-        for size in sizes:
-            tensor.tensor_shape.dim.add(size=size)
-        for output in OUTPUT_NAMES:
-            signature.outputs[output].dtype = types_pb2.DT_FLOAT
-            signature.outputs[output].tensor_shape.unknown_rank = True
-    graph.signature_def["__saved_model_init_op"].SetInParent()
+    contract = format_contract(family_of(config.model).preprocessing, OUTPUT_NAMES, 100, Export(box_units="pixels"))
+    contract["versions"] = {"detloom": "9.9", "tensorflow": "2.16.2"}
     (folder / "assets").mkdir(parents=True)
-    (folder / "saved_model.pb").write_bytes(saved_model.SerializeToString())
+    (folder / "saved_model.pb").write_bytes(b"graph")
+    (folder / "assets/contract.json").write_text(json.dumps(contract))
     write_label_map(folder / "assets/label_map.pbtxt", LABEL_MAP)
     (folder / "assets/config.json").write_text(to_canonical_json(config))
 

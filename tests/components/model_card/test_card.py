@@ -7,17 +7,11 @@ import pytest
 
 from detloom.components.evaluator.evaluation_result import ModelCosts
 from detloom.components.model_card.card import CardInputs, build_card, write_card
-from detloom.components.model_card.data_facts import DataSource
-from detloom.components.model_card.document import build_document
 from detloom.components.model_card.render import format_markdown
-from detloom.schemas.contracts.detections import OUTPUT_NAMES
 from detloom.schemas.errors import InputError
-from detloom.schemas.model.export_and_quantization import Export
 from detloom.schemas.reading.typed_dict import to_dict
 from detloom.schemas.run_file.evaluator_and_gates import Evaluator
 from detloom.schemas.run_file.model_card import CARD_FILES, ModelCardConfig
-from detloom.trainer_module.detectors.families import family_of
-from detloom.trainer_module.export.serving_contract import format_contract
 
 HOSTILE = "<b>dog</b>"  # the second class of the folders
 
@@ -37,14 +31,13 @@ def edit(path, change):
 def test_the_card_names_model_versions_and_settings(make_inputs, config):
     card = build_card(make_inputs(trainer_fingerprint="0123456789abcdef"))
     assert (card["format"], card["name"]) == ("detloom_model_card/1", "pets")
-    assert card["versions"] == {"detloom": None, "tensorflow": "2.16.2"}
+    assert card["versions"] == {"detloom": "9.9", "tensorflow": "2.16.2"}
     assert card["trainer_fingerprint"] == "0123456789abcdef"
     assert card["config"] == to_dict(config)
     settings = card["configuration"]
     assert (settings["architecture"], settings["backbone"], settings["neck"]) == ("Ssd", "mobilenet_v2", "Fpn")
     assert settings["input"] == "FixedShapeResizer, 320 x 320 px (height x width)"
-    assert (settings["num_steps"], settings["batch_size"]) == (config.train.num_steps, config.train.batch_size)
-    assert settings["learning_rate"]["type"] == "CosineDecayLearningRate"
+    assert settings["augmentations"] == [type(each).__name__ for each in config.train.augmentations]
 
 
 def test_the_label_map_fingerprint_does_not_depend_on_formatting(make_inputs, own_folders):
@@ -67,7 +60,7 @@ def test_classes_have_their_ids_and_boxes_by_split(make_inputs):
 
 
 def test_the_data_section_has_counts_rejects_checks_and_fingerprints(make_inputs):
-    source = DataSource(artifact_id=3, span=4, version=1, files="num_files:9")
+    source = {"artifact_id": 3, "span": 4, "version": 1, "files": "num_files:9"}
     data = build_card(make_inputs(sources=[source]))["data"]
     assert [(row["name"], row["num_images"], row["num_boxes"], row["num_files"]) for row in data["splits"]] == [
         ("train", 20, 30, 1),
@@ -75,7 +68,7 @@ def test_the_data_section_has_counts_rejects_checks_and_fingerprints(make_inputs
         ("test", 3, 3, 1),
     ]
     assert len({row["sha256"] for row in data["splits"]}) == 3
-    assert data["sources"] == [{"artifact_id": 3, "span": 4, "version": 1, "files": "num_files:9"}]
+    assert data["sources"] == [source]
     assert data["span"] == 4
     assert data["is_what_was_trained_on"] is True
     assert data["health"]["verdict"] == "warned"
@@ -102,7 +95,6 @@ def test_training_results_are_read_from_the_run_folder(make_inputs):
     assert training["images_per_second"] == 16.0
     assert (training["num_parameters"], training["num_trained_parameters"]) == (1000, 600)
     assert training["is_resumed"] is False
-    assert training["ended"] == "2026-01-01T00:00:00+00:00"  # 1767225600 s since 1970; the broken line does not count
 
 
 def test_masks_and_keypoints_are_shown_beside_the_boxes(make_inputs, own_folders):
@@ -114,16 +106,17 @@ def test_masks_and_keypoints_are_shown_beside_the_boxes(make_inputs, own_folders
     edit(own_folders / "evaluation/metrics.json", add)
     card = build_card(make_inputs(own_folders))
     evaluation = card["evaluation"]
-    assert evaluation["masks"][0] == {
-        "name": "AP",
+    assert evaluation["masks"]["AP"] == {
         "value": 0.375,
+        "low": None,
+        "high": None,
         "baseline": None,
         "change": None,
         "meaning": "mean over IoU 0.50 to 0.95",
     }
-    rows = {row["name"]: row for row in evaluation["keypoints"]}
+    rows = evaluation["keypoints"]
     assert (rows["AP"]["value"], rows["AP"]["change"], rows["APl"]["value"]) == (0.5, 0.25, None)
-    text = format_markdown(build_document(card))
+    text = format_markdown(card)
     assert "### Masks" in text
     assert "### Keypoints" in text
 
@@ -170,7 +163,7 @@ def test_limits_follow_from_the_numbers(make_inputs):
     for parts in (
         ("3 images", "split 'test'"),
         ("fewer than 2 objects", "cat (1)"),
-        ("no objects of the size 'wee'",),
+        ("no objects of the sizes", "wee"),
         ("Tiny boxes", "7 of 9 boxes"),
         ("training boxes", HOSTILE),
         ("Ingestion", "6.7 %", "20 %"),
@@ -205,9 +198,9 @@ def test_tflite_variants_have_size_and_metrics(make_inputs, own_folders, evaluat
     write_report(str(own_folders / "evaluation"), dataclasses.replace(evaluation, variants={"int8": int8}), [])
     card = build_card(make_inputs(own_folders))
     assert card["export"]["tflite"] == [{"name": "float16", "bytes": 300}, {"name": "int8", "bytes": 100}]
-    assert [(row["name"], row["AP"]) for row in card["evaluation"]["variants"]] == [("int8", 0.75)]
+    assert {name: row["AP"] for name, row in card["evaluation"]["variants"].items()} == {"int8": 0.75}
     assert card["export"]["onnx_bytes"] is None
-    text = format_markdown(build_document(card))
+    text = format_markdown(card)
     change = 0.75 - card["evaluation"]["metrics"]["AP"]["value"]
     (row,) = [line for line in text.splitlines() if line.startswith("| int8 |")]
     assert "0.750" in row
@@ -219,41 +212,22 @@ def test_an_onnx_file_is_listed_with_its_size(make_inputs, own_folders):
     (own_folders / "model/Format-ONNX/model.onnx").write_bytes(b"0" * 200)
     card = build_card(make_inputs(own_folders, onnx_dir=str(own_folders / "model/Format-ONNX")))
     assert card["export"]["onnx_bytes"] == 200
-    assert "ONNX" in format_markdown(build_document(card))
+    assert "ONNX" in format_markdown(card)
 
 
-def test_signatures_are_read_from_the_model(make_inputs):
-    first, second = build_card(make_inputs())["export"]["signatures"]
-    assert (first["name"], second["name"]) == ("serving_default", "serving_encoded")
-    assert first["inputs"] == [
-        {"name": "input_tensor", "dtype": "uint8", "shape": [None, None, None, 3], "meaning": None}
-    ]
-    assert [tensor["name"] for tensor in second["outputs"]] == [
-        "detection_boxes",
-        "detection_classes",
-        "detection_scores",
-        "num_detections",
-    ]
-    assert second["outputs"][0]["shape"] is None
-
-
-def test_the_serving_contract_provides_versions_units_and_meanings(make_inputs, own_folders, config):
-    contract = format_contract(family_of(config.model).preprocessing, OUTPUT_NAMES, 100, Export(box_units="pixels"))
-    contract |= {"versions": {"detloom": "9.9", "keras": "3.1"}}
-    (own_folders / "model/Format-Serving/assets/contract.json").write_text(json.dumps(contract))
+def test_the_export_is_described_by_its_serving_contract(make_inputs, own_folders):
     os.utime(own_folders / "model/Format-Serving/saved_model.pb", (1772366400, 1772366400))
     card = build_card(make_inputs(own_folders))
     assert card["created"] == "2026-03-01T12:00:00+00:00"
-    assert card["versions"] == {"detloom": "9.9", "keras": "3.1", "tensorflow": "2.16.2"}
-    assert card["export"]["box_units"] == "pixels"
-    encoded = card["export"]["signatures"][1]
-    assert encoded["inputs"][0]["meaning"] == contract["signatures"]["serving_encoded"]["input"]["is"]
-    assert encoded["outputs"][0]["meaning"] == contract["outputs"]["detection_boxes"]["is"]
+    contract = json.loads((own_folders / "model/Format-Serving/assets/contract.json").read_text())
+    export = card["export"]
+    assert (export["box_units"], export["outputs"]) == ("pixels", contract["outputs"])
+    assert export["signatures"]["serving_encoded"] == contract["signatures"]["serving_encoded"]["input"]
 
 
-def test_an_invalid_contract_is_refused(make_inputs, own_folders):
-    (own_folders / "model/Format-Serving/assets/contract.json").write_text("[]")
-    with pytest.raises(InputError, match=r"contract\.json"):
+def test_a_folder_without_a_model_is_refused(make_inputs, own_folders):
+    (own_folders / "model/Format-Serving/saved_model.pb").unlink()
+    with pytest.raises(InputError, match=r"saved_model\.pb: no such file"):
         build_card(make_inputs(own_folders))
 
 
@@ -295,7 +269,7 @@ def test_the_json_file_is_the_card_with_sorted_keys(make_inputs, tmp_path):
 @pytest.mark.parametrize(
     "file",
     [
-        "model/Format-Serving/saved_model.pb",
+        "model/Format-Serving/assets/contract.json",
         "model/Format-Serving/assets/label_map.pbtxt",
         "model/Format-Serving/assets/config.json",
         "evaluation/metrics.json",
@@ -322,19 +296,16 @@ def test_a_missing_or_damaged_file_is_named(make_inputs, own_folders, file, cont
 @pytest.mark.parametrize(
     ("file", "change"),
     [
-        ("evaluation/metrics.json", lambda content: content["candidate"].update(AP="high")),
-        ("evaluation/metrics.json", lambda content: content["candidate"]["per_class"][0].update(num_boxes=[1])),
+        ("evaluation/metrics.json", lambda content: content["candidate"].pop("AP50")),
         ("evaluation/metrics.json", lambda content: content.update(variants=[])),
-        ("evaluation/decision.json", lambda content: content["gates"][0].update(verdict="fine")),
-        ("evaluation/decision.json", lambda content: content.update(reason=None)),
-        ("evaluation/analysis.json", lambda content: content["candidate"]["slices"][0].update(name=3)),
+        ("evaluation/decision.json", lambda content: content.pop("gates")),
         ("evaluation/analysis.json", lambda content: content.update(comparison=None)),
-        ("model_run/training_summary.json", lambda content: content.update(best_step=-1)),
-        ("report/report.json", lambda content: content["splits"]["train"].update(num_boxes=1.5)),
-        ("rejects/report.json", lambda content: content.update(num_in=True)),
+        ("model_run/training_summary.json", lambda content: content.pop("best_step")),
+        ("report/report.json", lambda content: content["splits"]["train"].pop("num_boxes")),
+        ("rejects/report.json", lambda content: content.update(num_in="many")),
     ],
 )
-def test_a_value_of_the_wrong_type_is_an_error_with_the_file(make_inputs, own_folders, file, change):
+def test_a_missing_key_or_another_type_is_an_error_with_the_file(make_inputs, own_folders, file, change):
     edit(own_folders / file, change)
     with pytest.raises(InputError, match=file):
         build_card(make_inputs(own_folders))

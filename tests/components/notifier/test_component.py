@@ -1,6 +1,5 @@
 import json
 import logging
-import pickle
 from dataclasses import replace
 
 import pytest
@@ -10,9 +9,9 @@ from tfx.types import Channel
 from tfx.types.standard_artifacts import ModelBlessing, PushedModel
 
 from detloom.components.artifact_types import RetrainDecision
-from detloom.components.notifier import executor as module
-from detloom.components.notifier.component import Notifier
-from detloom.components.notifier.executor import Executor, NotifierParams, build_message
+from detloom.components.notifier import component as module
+from detloom.components.notifier.build_message import build_result_message
+from detloom.components.notifier.component import Executor, Notifier, NotifierParams
 from detloom.components.properties import arguments_of
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.notifications import Notifications, Webhook
@@ -27,8 +26,18 @@ PARAMS = NotifierParams(
     code_fingerprint="aa",
 )
 ARGUMENTS = arguments_of(PARAMS)
-RAN = {**PARAMS.to_properties(), "run_name": "cells of monday", "run_id": "1a-2b"}  # as the backend fills it in
-LOCAL = NotifierParams(pipeline="cells", notifications=PARAMS.notifications, place="local").to_properties()
+RAN = replace(PARAMS, run_name="cells of monday", run_id="1a-2b")  # as the backend fills it in
+
+
+LOCAL = replace(PARAMS, place="local").to_properties()
+
+
+def properties_of(params):
+    return {**params.to_properties(), "run_name": params.run_name, "run_id": params.run_id}
+
+
+def message_of(artifacts, params=RAN):
+    return build_result_message(artifacts, params.about_run())
 
 
 def make_blessing(*, blessed, **properties):
@@ -64,12 +73,6 @@ def inputs(blessing=None, pushed=None, decision=None):
     return {name: [] if artifact is None else [artifact] for name, artifact in given.items()}
 
 
-def test_parameters_survive_the_round_trip_through_properties():
-    properties = PARAMS.to_properties()
-    assert {name: type(value) for name, value in properties.items()} == NotifierParams.property_types()
-    assert NotifierParams.from_properties({**properties, "added_by_tfx": 1}) == PARAMS
-
-
 @pytest.mark.parametrize(
     ("place", "run_name", "run_id"),
     [
@@ -98,16 +101,8 @@ def test_kubernetes_secret_is_refused_on_vertex():
         Notifier(pipeline="p", notifications=notifications, place="vertex")
 
 
-def test_executor_path_is_stable():
-    # Compiled pipelines store it.
-    path = "detloom.components.notifier.executor.Executor"
-    assert f"{Executor.__module__}.{Executor.__name__}" == path
-    assert Notifier.EXECUTOR_SPEC.class_path == path
-    assert pickle.loads(pickle.dumps(Executor)) is Executor
-
-
 def test_push_message_has_version_destination_and_metrics():
-    message = build_message(inputs(make_blessing(blessed=True), make_pushed(), make_decision(1)), PARAMS, RAN)
+    message = message_of(inputs(make_blessing(blessed=True), make_pushed(), make_decision(1)))
     payload = message.to_payload()
     assert payload["event"] == "pushed"
     assert payload["version"] == "7"
@@ -117,24 +112,29 @@ def test_push_message_has_version_destination_and_metrics():
     assert payload["links"] == {"Page of the run": "https://k.example/#/runs/details/1a-2b"}
 
 
-def test_refusal_message_has_the_reason_and_metrics():
-    message = build_message(inputs(make_blessing(blessed=False), make_pushed(pushed=0, version="")), PARAMS, RAN)
-    assert message.event == "refused"
-    assert message.reason == "AP 0.512 is at least 0.300."
-    assert message.numbers == {"AP": 0.512, "AP50": 0.8}
-
-
-def test_a_blessed_model_that_was_rolled_back_is_reported_with_the_reason():
+def rolled_back():
     pushed = make_pushed(pushed=0)
     pushed.set_string_custom_property("reason", "it was rolled back")
-    message = build_message(inputs(make_blessing(blessed=True), pushed), PARAMS, RAN)
-    assert (message.event, message.reason) == ("refused", "it was rolled back")
+    return pushed
 
 
-def test_skipped_training_message_has_the_reason():
-    message = build_message(inputs(decision=make_decision(0)), PARAMS, RAN)
-    assert message.event == "skipped"
-    assert message.reason == "No reason to train: span 4 was seen."
+@pytest.mark.parametrize(
+    ("artifacts", "event", "reason"),
+    [
+        (
+            inputs(make_blessing(blessed=False), make_pushed(pushed=0, version="")),
+            "refused",
+            "AP 0.512 is at least 0.300.",
+        ),
+        (inputs(make_blessing(blessed=True), rolled_back()), "refused", "it was rolled back"),
+        (inputs(decision=make_decision(0)), "skipped", "No reason to train: span 4 was seen."),
+    ],
+    ids=["not blessed", "rolled back", "not trained"],
+)
+def test_other_messages_have_event_and_reason(artifacts, event, reason):
+    message = message_of(artifacts)
+    assert (message.event, message.reason) == (event, reason)
+    assert message.numbers == ({} if event == "skipped" else {"AP": 0.512, "AP50": 0.8})
 
 
 @pytest.mark.parametrize(
@@ -149,26 +149,27 @@ def test_skipped_training_message_has_the_reason():
     ids=["nothing", "training", "no push", "not pushed", "served already"],
 )
 def test_no_message_if_nothing_happened(artifacts):
-    assert build_message(artifacts, PARAMS, RAN) is None
+    assert message_of(artifacts) is None
 
 
 def test_runs_with_the_same_name_have_different_message_ids():
-    ids = {build_message(inputs(decision=make_decision(0)), PARAMS, {**RAN, "run_id": each}).id for each in ("1", "2")}
+    ids = {message_of(inputs(decision=make_decision(0)), replace(RAN, run_id=run_id)).id for run_id in ("1", "2")}
     assert len(ids) == 2
 
 
 def test_placeholder_that_the_backend_did_not_replace_is_ignored():
-    message = build_message(inputs(decision=make_decision(0)), PARAMS, PARAMS.to_properties())
+    message = message_of(inputs(decision=make_decision(0)), NotifierParams.from_properties(PARAMS.to_properties()))
     assert message.run == ""
     assert message.links == {}
 
 
 def test_invalid_metrics_in_a_blessing_are_ignored():
     blessing = make_blessing(blessed=False, blessing_metrics="[1]")
-    assert build_message(inputs(blessing), PARAMS, RAN).numbers == {}
+    assert message_of(inputs(blessing)).numbers == {}
 
 
-def do(artifacts, properties=RAN, **context):
+def do(artifacts, properties=None, **context):
+    properties = properties_of(RAN) if properties is None else properties
     Executor(BaseExecutor.Context(**context)).Do(artifacts, {}, properties)
 
 
@@ -199,7 +200,7 @@ def test_do_never_raises(monkeypatch, caplog):
         raise RuntimeError("geheim")
 
     do(inputs(), {})  # not even without parameters
-    monkeypatch.setattr(module, "build_message", fail)
+    monkeypatch.setattr(module, "build_result_message", fail)
     do(inputs())
     assert "(RuntimeError)" in caplog.text
     assert "geheim" not in caplog.text
@@ -224,7 +225,7 @@ def test_repeated_run_sends_each_message_once(do_locally, tmp_path):
     refused.uri = "/run/blessing/1"
     assert do_locally(inputs(refused), 1) == ["refused"]
     assert do_locally(inputs(refused), 2) == []
-    assert (tmp_path / "Notifier" / "told.txt").is_file()
+    assert (tmp_path / "Notifier" / "sent_messages.txt").is_file()
     refused.uri = "/run/blessing/9"
     assert do_locally(inputs(refused), 3) == ["refused"]
 
@@ -267,4 +268,4 @@ def test_repeated_run_of_the_local_dag_runner_sends_one_message(web, monkeypatch
     payload = json.loads(request.body)
     assert payload["reason"] == "AP 0.100 is below 0.300."
     assert payload["run"].startswith("20")  # the start time
-    assert (tmp_path / "artifacts" / "Notifier" / "told.txt").read_text() == f"{payload['id']} webhook\n"
+    assert (tmp_path / "artifacts" / "Notifier" / "sent_messages.txt").read_text() == f"{payload['id']} webhook\n"

@@ -3,19 +3,22 @@ import email.policy
 import json
 import os
 import socket
-import threading
 
 import pytest
 
-from detloom.components.notifier.delivery import NotSentError, build_mail, call_within, post_json, send_mail, try_again
-from detloom.components.notifier.messages import Message
+from detloom.components.notifier.delivery import NotSentError, post_json, send_mail, try_again
+from detloom.components.notifier.messages import RunMessage
 from detloom.schemas.run_file.notifications import Email
 
-MESSAGE = Message(event="pushed", pipeline="cells", place="local", run="r1", version="3", reason="Größer ist besser.")
+MESSAGE = RunMessage(
+    event="pushed", pipeline="cells", place="local", run="r1", version="3", reason="Größer ist besser."
+)
 
 
-def failing(num_failures, *, is_temporary=True):
-    """Return a function that fails `num_failures` times, and the list of its calls."""
+@pytest.mark.parametrize(
+    ("num_failures", "is_temporary", "num_calls"), [(0, True, 1), (2, True, 3), (3, True, 3), (9, False, 1)]
+)
+def test_temporary_errors_are_retried_twice(num_failures, is_temporary, num_calls):
     calls = []
 
     def send():
@@ -23,42 +26,12 @@ def failing(num_failures, *, is_temporary=True):
         if len(calls) <= num_failures:
             raise NotSentError("busy", is_temporary=is_temporary)
 
-    return send, calls
-
-
-def test_retries_until_success():
-    send, calls = failing(2)
-    try_again(send, (0, 0))
-    assert len(calls) == 3
-
-
-def test_error_after_the_last_attempt_has_the_number_of_attempts():
-    send, calls = failing(9)
-    with pytest.raises(NotSentError, match=r"^busy, 3 "):
+    if num_calls > num_failures:
         try_again(send, (0, 0))
-    assert len(calls) == 3
-
-
-def test_permanent_error_is_not_retried():
-    send, calls = failing(9, is_temporary=False)
-    with pytest.raises(NotSentError, match=r"^busy$"):
-        try_again(send, (0, 0))
-    assert len(calls) == 1
-
-
-def test_call_returns_and_raises_like_the_function():
-    assert call_within(5, lambda: 3) == 3
-    with pytest.raises(KeyError):
-        call_within(5, lambda: {}[1])
-
-
-def test_call_that_takes_too_long_is_abandoned():
-    done = threading.Event()
-    try:
-        with pytest.raises(NotSentError, match=r"0\.01 s"):
-            call_within(0.01, done.wait)
-    finally:
-        done.set()
+    else:
+        with pytest.raises(NotSentError, match=r"^busy$"):
+            try_again(send, (0, 0))
+    assert len(calls) == num_calls
 
 
 def post(url, **settings):
@@ -90,54 +63,16 @@ def test_netrc_is_not_used_for_authorization(web, tmp_path, monkeypatch):
     assert "Authorization" not in web.requests[0].headers
 
 
-@pytest.mark.parametrize("status", [200, 201, 202, 204])
-def test_success_status_is_accepted(web, status):
-    web.statuses = [status]
-    post(web.url)
-    assert len(web.requests) == 1
-
-
 @pytest.mark.parametrize(
-    ("status", "is_temporary"), [(400, False), (401, False), (404, False), (429, True), (503, True)]
+    ("status", "is_temporary"), [(302, False), (308, False), (400, False), (404, False), (429, True), (500, True)]
 )
-def test_error_status_is_reported(web, status, is_temporary):
-    web.statuses = [status]
+def test_error_status_is_reported_and_redirects_are_not_followed(web, status, is_temporary):
+    web.statuses, web.headers = [status], {"Location": f"{web.url}/elsewhere"}
     error = post_error(web.url)
     assert str(status) in str(error)
+    assert ("redirect" in str(error)) == (status < 400)
     assert error.is_temporary is is_temporary
-
-
-@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-def test_redirect_is_not_followed(web, status):
-    web.statuses, web.headers = [status], {"Location": f"{web.url}/elsewhere"}
-    assert f"redirect ({status})" in str(post_error(web.url))
     assert len(web.requests) == 1
-
-
-def test_body_of_the_response_is_not_read(web):
-    sent = []
-
-    def answer(handler):
-        handler.send_response(200)
-        handler.end_headers()
-        for _ in range(1 << 14):  # 1 GiB, unless the client closes the connection
-            handler.wfile.write(b"x" * (1 << 16))
-            sent.append(None)
-
-    web.answer = answer
-    post(web.url)
-    assert len(sent) < 1 << 10
-
-
-def test_endless_headers_are_an_error(web):
-    def answer(handler):
-        handler.send_response(200)
-        for number in range(10_000):
-            handler.send_header(f"X-{number}", "x" * 100)
-        handler.end_headers()
-
-    web.answer = answer
-    assert str(post_error(web.url)).startswith("no connection")
 
 
 def test_slow_web_server_times_out_without_a_retry(web):
@@ -154,12 +89,15 @@ def test_closed_connection_can_be_retried(web):
     assert error.is_temporary
 
 
-def test_refused_http_connection_can_be_retried():
+@pytest.fixture
+def free_port():
     with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    error = post_error(f"http://127.0.0.1:{port}/geheim")
-    assert "ConnectionRefusedError" in str(error)
-    assert error.is_temporary
+        return free.getsockname()[1]
+
+
+def test_refused_connections_can_be_retried(free_port):
+    errors = (post_error(f"http://127.0.0.1:{free_port}/geheim"), mail_error(make_settings(free_port)))
+    assert all("ConnectionRefusedError" in str(error) and error.is_temporary for error in errors)
 
 
 def test_untrusted_certificate_is_refused(https_web):
@@ -169,38 +107,35 @@ def test_untrusted_certificate_is_refused(https_web):
     assert https_web.requests == []
 
 
-def test_a_certificate_for_another_name_ends_it(https_web, trusted):
+def test_trusted_certificate_is_accepted_for_its_name_only(https_web, trusted):
     assert "certificate" in str(post_error(https_web.url.replace("127.0.0.1", "localhost")))
-
-
-def test_trusted_certificate_is_accepted(https_web, trusted):
     post(https_web.url, authorization="Bearer geheim")
     assert len(https_web.requests) == 1
 
 
 @pytest.mark.parametrize(
-    ("url", "message"),
+    "url",
     [
-        ("file:///etc/passwd", "not a web address"),
-        ("ftp://host/x", "not a web address"),
-        ("data:,geheim", "not a web address"),
-        ("geheim", "not a web address"),
-        ("https://", "not a web address"),
-        ("https://host:port/geheim", "not a web address"),
-        ("https://[geheim/", "not a web address"),
-        ("https://host/geheim two", "not a web address"),
-        ("https://host/\r\nX: geheim", "not a web address"),
-        ("https://hößt/geheim", "not a web address"),
-        ("https://me:geheim@host/", "notifications.webhook.authorization"),
+        "file:///etc/passwd",
+        "data:,geheim",
+        "geheim",
+        "https://",
+        "https://host:port/geheim",
+        "https://[geheim/",
+        "https://host/geheim two",
+        "https://host/\r\nX: geheim",
+        "https://h/hößt/geheim",
+        "https://me:geheim@host/",
     ],
 )
-def test_invalid_address_is_refused_and_not_repeated(url, message):
+def test_invalid_address_is_refused_and_not_repeated(url):
     error = post_error(url)
-    assert message in str(error)
+    assert "not a web address" in str(error)
     assert "geheim" not in str(error)
+    assert not error.is_temporary
 
 
-@pytest.mark.parametrize("value", ["Bearer a\r\nX: geheim", "Bearer geheimü", "Bearer geheim\x00"])
+@pytest.mark.parametrize("value", ["Bearer a\r\nX: geheim", "Bearer geheim☃"])
 def test_invalid_authorization_is_refused_and_not_repeated(web, value):
     error = post_error(web.url, authorization=value)
     assert "Authorization" in str(error)
@@ -227,8 +162,7 @@ def make_settings(port=587, **settings):
 
 
 def deliver(settings, *, message=MESSAGE, user="", password="", timeout_seconds=5.0):
-    mail = build_mail(message, settings)
-    send_mail(mail, settings, user=user, password=password, timeout_seconds=timeout_seconds)
+    send_mail(message, settings, user=user, password=password, timeout_seconds=timeout_seconds)
 
 
 def mail_error(settings, **arguments):
@@ -283,7 +217,8 @@ def test_untrusted_certificate_ends_the_connection_before_the_login(smtp, smtps,
 def test_server_without_starttls_gets_no_password(smtp, trusted):
     smtp.offers = ["AUTH PLAIN"]
     error = mail_error(make_settings(smtp.port, encryption="starttls"), user="me", password="geheim")
-    assert "STARTTLS" in str(error)
+    assert "NotSupported" in str(error)
+    assert not error.is_temporary
     assert not any(each.startswith("AUTH") for each in smtp.commands)
 
 
@@ -304,7 +239,6 @@ def test_error_response_is_reported_with_its_code(smtp, verb, code, is_temporary
 def test_refused_login_is_reported_without_the_servers_text(smtp, trusted):
     smtp.answers["AUTH"] = "535 user me with geheim is unknown"
     error = mail_error(make_settings(smtp.port, encryption="starttls"), user="me", password="geheim")
-    assert "login" in str(error)
     assert "535" in str(error)
 
 
@@ -332,23 +266,15 @@ def test_slow_mail_server_times_out(smtp):
     assert "in time" in str(mail_error(make_settings(smtp.port), timeout_seconds=0.2))
 
 
-def test_refused_smtp_connection_can_be_retried():
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    error = mail_error(make_settings(port))
-    assert "ConnectionRefusedError" in str(error)
-    assert error.is_temporary
-
-
 def test_line_breaks_in_a_name_add_no_header(smtp):
     node = "Trainer\r\nBcc: evil@example.org\r\n\r\nbody"
-    deliver(make_settings(smtp.port), message=Message(event="failed", pipeline="p", place="local", node=node))
+    deliver(make_settings(smtp.port), message=RunMessage(event="failed", pipeline="p", place="local", node=node))
     mail = received(smtp)
     assert mail["Bcc"] is None
     assert mail["Subject"] == r"[detloom] p failed in Trainer\r\nBcc: evil@example.org\r\n\r\nbody"
 
 
 def test_line_with_a_single_dot_does_not_end_the_mail(smtp):
-    message = Message(event="failed", pipeline=".", place="local", node=".", reason=".")
+    message = RunMessage(event="failed", pipeline=".", place="local", node=".", reason=".")
     deliver(make_settings(smtp.port), message=message)
     assert "Run: local" in received(smtp).get_content()

@@ -5,8 +5,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from detloom.components.notifier import kubeflow_failures
-from detloom.components.notifier.executor import NotifierParams
-from detloom.components.notifier.failure import build_failure_message, parse_final_status
+from detloom.components.notifier.build_message import FinalStatus, build_failure_message
+from detloom.components.notifier.component import NotifierParams
 from detloom.components.notifier.kubeflow_failures import Entry, failure_sentence, log_nodes, read_failures, tail_of
 from detloom.schemas.run_file.notifications import Notifications, Webhook
 
@@ -58,7 +58,7 @@ def test_the_exit_handler_names_the_failed_task_and_its_cause(api):
     params = NotifierParams(
         pipeline="cells", notifications=Notifications(webhook=Webhook(url="env:HOOK")), place="kubeflow"
     )
-    message = build_failure_message(parse_final_status({"state": "FAILED"}), params, {}, failures)
+    message = build_failure_message(FinalStatus(state="FAILED"), params.about_run(), failures)
     assert (message.node, message.reason) == ("Trainer", "out of memory")
 
 

@@ -1,8 +1,8 @@
 import pytest
 
-from detloom.components.notifier.messages import Message, run_link
+from detloom.components.notifier.messages import RunMessage, run_link
 
-PUSHED = Message(
+PUSHED = RunMessage(
     event="pushed",
     pipeline="cells",
     place="local",
@@ -28,7 +28,7 @@ PUSHED = Message(
     ],
 )
 def test_title_of_each_event(event, facts, title):
-    assert Message(event=event, pipeline="cells", place="local", **facts).title == title
+    assert RunMessage(event=event, pipeline="cells", place="local", **facts).title == title
 
 
 def test_text_has_reason_metrics_destination_and_run():
@@ -61,13 +61,13 @@ def test_payload_has_the_same_facts_as_fields():
 
 
 def test_empty_fields_are_left_out():
-    message = Message(event="skipped", pipeline="cells", place="kubeflow", time="t")
+    message = RunMessage(event="skipped", pipeline="cells", place="kubeflow", time="t")
     assert set(message.to_payload()) == {"text", "sender", "id", "event", "pipeline", "place", "time"}
     assert message.to_text() == "cells: training was skipped\nRun: kubeflow"
 
 
 def make(**facts):
-    return Message(**{"event": "pushed", "pipeline": "cells", "place": "vertex", "run": "r1", **facts})
+    return RunMessage(**{"event": "pushed", "pipeline": "cells", "place": "vertex", "run": "r1", **facts})
 
 
 def test_same_event_of_the_same_run_has_the_same_id():
@@ -83,24 +83,24 @@ def test_same_subject_has_the_same_id_in_a_repeated_run():
 
 def test_without_a_run_the_id_depends_on_the_time():
     facts = {"event": "failed", "pipeline": "cells", "place": "local", "machine": "m"}
-    assert Message(**facts, time="a").id != Message(**facts, time="b").id
+    assert RunMessage(**facts, time="a").id != RunMessage(**facts, time="b").id
 
 
 def test_metrics_that_are_not_finite_are_left_out():
-    message = Message(event="pushed", pipeline="p", place="local", numbers={"AP": float("nan"), "AP50": 0.5})
+    message = RunMessage(event="pushed", pipeline="p", place="local", numbers={"AP": float("nan"), "AP50": 0.5})
     assert message.to_payload()["numbers"] == {"AP50": 0.5}
     assert "AP50 0.500" in message.to_text()
 
 
 def test_line_breaks_in_untrusted_text_are_escaped():
-    message = Message(event="failed", pipeline="p", place="local", node="A\r\nBcc: x", reason="one\ntwo\x1b[31m")
+    message = RunMessage(event="failed", pipeline="p", place="local", node="A\r\nBcc: x", reason="one\ntwo\x1b[31m")
     assert message.title == r"p failed in A\r\nBcc: x"
     assert r"one\ntwo\x1b[31m" in message.to_text().splitlines()
 
 
 def test_chat_links_and_mentions_are_neutralized():
     reason = "AP of <!channel> is low, see <https://evil.example|here> @everyone."
-    payload = Message(event="refused", pipeline="p", place="local", reason=reason).to_payload()
+    payload = RunMessage(event="refused", pipeline="p", place="local", reason=reason).to_payload()
     assert "＜!channel＞" in payload["text"]
     assert "＠everyone" in payload["text"]
     assert not set("<>@") & set(payload["text"])
@@ -108,7 +108,7 @@ def test_chat_links_and_mentions_are_neutralized():
 
 
 def test_credentials_and_queries_in_addresses_are_hidden():
-    message = Message(
+    message = RunMessage(
         event="pushed",
         pipeline="p",
         place="local",
@@ -120,7 +120,7 @@ def test_credentials_and_queries_in_addresses_are_hidden():
 
 
 def test_long_reason_is_truncated():
-    payload = Message(event="failed", pipeline="p", place="local", reason="x" * 10_000).to_payload()
+    payload = RunMessage(event="failed", pipeline="p", place="local", reason="x" * 10_000).to_payload()
     assert payload["reason"] == "x" * 1000 + "..."
 
 
@@ -129,7 +129,7 @@ def test_vertex_link_is_made_from_the_resource_name():
     page = "https://console.cloud.google.com/vertex-ai/locations/us-central1/pipelines/runs/cells-20260102"
     links = run_link("vertex", name)
     assert links == {"Page of the run": f"{page}?project=my-project"}
-    message = Message(event="failed", pipeline="p", place="vertex", links=links)
+    message = RunMessage(event="failed", pipeline="p", place="vertex", links=links)
     assert message.to_text().splitlines()[-1] == f"Page of the run: {page}?project=my-project"
 
 

@@ -40,7 +40,7 @@ def make_training(make_report) -> Callable[..., FinishedTraining]:
             "time": "2026-03-01T03:05:12+00:00",
             "outcome": "blessed",
             "span": 12,
-            "config_hash": "c0",
+            "config_hash": '{"gates": "c0"}',
             **data_of_report(make_report(), "train"),
         }
         return FinishedTraining(**{**usual, **changes})

@@ -14,7 +14,9 @@ ALL = Retrain(new_span=True, min_new_images=50, drift=True, max_age_days=30)
 def ask(make_report, make_training):
     """Decide for data equal to those of the last training run except for the given changes; return the sentence."""
 
-    def ask(settings=ALL, *, last=None, span=12, version=None, config_hash="c0", checks=None, now=NOW, **report):
+    def ask(
+        settings=ALL, *, last=None, span=12, version=None, config_hash='{"gates": "c0"}', checks=None, now=NOW, **report
+    ):
         data = DataNow(span=span, version=version, report=make_report(**report))
         decision = decide(settings, checks or DataChecks(), "train", data, config_hash, last or make_training(), now)
         assert decision.train == (not decision.sentence.startswith("Training is skipped: "))
@@ -25,7 +27,7 @@ def ask(make_report, make_training):
 
 def test_the_first_training_run_needs_no_reason(make_report):
     data = DataNow(span=12, version=None, report=make_report())
-    decision = decide(ALL, DataChecks(), "train", data, "c0", None, NOW)
+    decision = decide(ALL, DataChecks(), "train", data, "{}", None, NOW)
     assert (decision.train, decision.sentence) == (True, "Training: no training run has finished yet.")
 
 
@@ -118,12 +120,8 @@ def test_age_causes_training_from_the_limit_on(ask, day, second, sentence):
 @pytest.mark.parametrize(
     ("before", "now", "changed"),
     [
-        ("c0", "c1", "settings or code"),  # a record of an earlier version
-        ("c0", '{"gates": "g0"}', "settings or code"),
         ('{"gates": "g0", "tuner": "t0"}', '{"gates": "g1", "tuner": "t0"}', "gates"),
         ('{"gates": "g0"}', '{"gates": "g1", "code of the Trainer": "t0"}', "gates, code of the Trainer"),
-        ('{"gates":', '{"gates": "g1"}', "settings or code"),
-        ("[1]", '{"gates": "g1"}', "settings or code"),
     ],
 )
 def test_changed_settings_or_code_always_cause_training_and_are_named(ask, make_training, before, now, changed):

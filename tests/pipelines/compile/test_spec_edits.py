@@ -55,8 +55,8 @@ def test_a_command_names_the_code_of_its_task():
         *("--place", "vertex", "--code", describe_code(entrypoint))
     ]
     spec = make_task_spec()
-    container_of(spec)["args"][1] = "detloom.components.notifier.executor.Executor"
-    named = describe_code(entrypoint, "detloom.components.notifier.executor")
+    container_of(spec)["args"][1] = "detloom.components.notifier.component.Executor"
+    named = describe_code(entrypoint, "detloom.components.notifier.component")
     assert container_of(name_code(spec))["command"][-1] == named
 
 

@@ -12,7 +12,8 @@ from tfx.types import artifact_utils
 from tfx.utils import json_utils, name_utils
 
 from detloom.components.evaluator.executor import Executor as EvaluatorExecutor
-from detloom.components.notifier.failure import FailureExecutor, parse_final_status
+from detloom.components.notifier.build_message import parse_final_status
+from detloom.components.notifier.component import Executor
 from detloom.components.pusher.vertex import VertexExecutor, vertex_custom_config
 from detloom.components.storage.storage import AddressStorage
 from detloom.pipelines.container import run_node as node
@@ -164,13 +165,13 @@ def test_a_failed_node_writes_no_output(kubeflow, monkeypatch):
 
 def test_an_exit_handler_gets_the_final_status_and_no_artifacts(kubeflow, monkeypatch):
     seen = {}
-    monkeypatch.setattr(FailureExecutor, "Do", lambda self, inputs, outputs, properties: seen.update(properties))
+    monkeypatch.setattr(Executor, "Do", lambda self, inputs, outputs, properties: seen.update(properties))
     status = {"state": "FAILED", "pipelineTaskName": "tfx-dag"}
     invocation, _ = kubeflow.arguments({}, parameters={"pipeline": "demo", "final_status": status})
     kinds = {"pipeline": {"parameterType": "STRING"}, "final_status": {"parameterType": "TASK_FINAL_STATUS"}}
     task = Task(
         place="kubeflow",
-        executor_class_path="detloom.components.notifier.failure.FailureExecutor",
+        executor_class_path="detloom.components.notifier.component.Executor",
         invocation=invocation,
         inputs_spec=json.dumps({"parameters": kinds}),
         beam_args=(),

@@ -13,7 +13,7 @@ from tfx.dsl.component.experimental.decorators import component
 from tfx.orchestration.portable.input_resolution import node_inputs_resolver
 from tfx.types.standard_artifacts import Examples, Model, ModelBlessing
 
-from detloom.components.notifier import failure
+from detloom.components.notifier import component as notifier_component
 from detloom.components.resolvers.strategies import BASELINE_NODE, build_production_resolver
 from detloom.pipelines.local import retries
 from detloom.pipelines.local.console import log_nodes
@@ -196,7 +196,9 @@ def test_a_node_with_missing_inputs_fails_the_run(run, monkeypatch):
 def notified(monkeypatch):
     messages = []
     monkeypatch.setattr(
-        failure, "notify_failure", lambda name, settings, node, error: messages.append((name, node, str(error)))
+        notifier_component,
+        "notify_failure",
+        lambda name, settings, node, error: messages.append((name, node, str(error))),
     )
     return messages
 
