@@ -249,7 +249,7 @@ def run(
 def _local(path: PathLike) -> Path:
     """Return the path of a local folder; raise InputError for an address, whose slashes `Path` would remove."""
     if is_address(os.fspath(path)):
-        raise InputError(f"{redact(os.fspath(path))}: got an address, allowed: a folder on this machine.")
+        raise InputError(f"{redact(os.fspath(path))}: is an address; give a folder on this machine.")
     return Path(path)
 
 
@@ -282,7 +282,7 @@ def _encode_png(image: Any, place: str) -> bytes:
             got = f"{image.dtype} {list(image.shape)}"
             raise InputError(f"{place}: got an array {got}, allowed: uint8 [H, W, 3] (RGB) or [H, W] (gray).")
         if not image.size:
-            raise InputError(f"{place}: got an array {list(image.shape)}, allowed: at least one pixel.")
+            raise InputError(f"{place}: the array {list(image.shape)} has no pixels.")
         image = Image.fromarray(image)
     if not isinstance(image, Image.Image):
         allowed = "a path, encoded bytes, a Pillow image, or an array"

@@ -17,7 +17,7 @@ _WAIT: Mapping[ExitCode, str] = {
     ExitCode.FAILED: "with --wait: the run failed",
     ExitCode.INTERRUPTED: "with --wait: Ctrl-C; the run continues",
 }
-_PUSH: Mapping[ExitCode, str] = {ExitCode.BUSY: "another push into the folder did not end within --wait"}
+_PUSH: Mapping[ExitCode, str] = {ExitCode.BUSY: "another push into the folder did not finish within --wait"}
 
 OF_COMMANDS: Mapping[str, Mapping[ExitCode, str]] = {
     "run": _RUN,

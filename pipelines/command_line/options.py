@@ -148,3 +148,7 @@ def read_override_options(settings: Sequence[str]) -> list[Located]:
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+verbose_option = click.option("--verbose", is_flag=True, help="Show the log of TFX, Beam and TensorFlow too.")
+workers_option = click.option(
+    "--workers", "num_workers", type=click.IntRange(min=1), default=1, show_default=True, help="Processes."
+)

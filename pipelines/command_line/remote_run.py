@@ -129,8 +129,6 @@ def _read_remote_run(run_file: Path, runner: Place | None, settings: tuple[str, 
         places = [each for each in REMOTE_PLACES if getattr(sections, each) is not None]
         if len(places) != 1:
             has = "both" if places else "none"
-            raise InputError(
-                f"{run_file}: --runner is missing, and the file has {has} of the sections kubeflow, vertex."
-            )
+            raise InputError(f"{run_file}: set --runner; the file has {has} of the sections kubeflow and vertex.")
         place = places[0]
     return RemoteRun(run_file, read_run_file(run_file, overrides=overrides, place=place), place)

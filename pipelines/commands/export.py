@@ -1,16 +1,18 @@
 """`detloom export`: write a trained detector as SavedModel, TensorFlow Lite and ONNX files."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from detloom.pipelines.command_line.checkpoint_options import checkpoint_options, load_from_options
 from detloom.pipelines.command_line.command import command
 from detloom.pipelines.command_line.options import FOLDER, complete_file, copied_examples
+from detloom.pipelines.command_line.setting_options import setting_options
 from detloom.schemas.errors import InputError
+from detloom.schemas.model.export_and_quantization import Export
 from detloom.schemas.reading.replace_when_done import replace_when_done
-
-_VARIANTS = ("float32", "float16", "int8")
+from detloom.schemas.run_file.settings import settings_of
 
 
 @command(
@@ -21,39 +23,12 @@ _VARIANTS = ("float32", "float16", "int8")
 @click.argument("trained", type=FOLDER, required=False)
 @checkpoint_options
 @click.option("--out", "out_dir", type=FOLDER, required=True, help="Output folder; must not exist yet.")
-@click.option(
-    "--tflite",
-    "variants",
-    multiple=True,
-    type=click.Choice(_VARIANTS),
-    help="Also write this TensorFlow Lite variant; can be repeated.",
-)
-@click.option(
-    "--tflite-outputs",
-    type=click.Choice(["detections", "raw"]),
-    default="detections",
-    show_default=True,
-    help="raw: all boxes and scores; the caller runs NMS.",
-)
-@click.option(
-    "--tflite-max-detections", type=click.IntRange(1), default=100, show_default=True, help="Detections per image."
-)
+@setting_options(settings_of(Export))
 @click.option(
     "--examples",
     metavar="WHERE",
     shell_complete=complete_file,
     help="With int8: training examples to calibrate the value ranges.",
-)
-@click.option(
-    "--calibration-images", type=click.IntRange(1), default=100, show_default=True, help="With int8: number of images."
-)
-@click.option("--onnx", is_flag=True, help="Also write an ONNX file; needs pip install 'detloom[onnx]'.")
-@click.option(
-    "--box-units",
-    type=click.Choice(["relative", "pixels"]),
-    default="relative",
-    show_default=True,
-    help="Units of the boxes that the SavedModel returns: 0 to 1, or image pixels.",
 )
 def export(
     trained: Path | None,
@@ -61,18 +36,13 @@ def export(
     config: str | None,
     label_map: Path | None,
     out_dir: Path,
-    variants: tuple[str, ...],
-    tflite_outputs: str,
-    tflite_max_detections: int,
     examples: str | None,
-    calibration_images: int,
-    onnx: bool,
-    box_units: str,
+    **formats: Any,
 ) -> None:
     """Write SavedModel, TensorFlow Lite and ONNX files.
 
     TRAINED is a training folder (its best weights are exported), an exported or pushed model, or a folder of versions.
-    --checkpoint exports a checkpoint of any origin instead, such as the detection zoo's, with its configuration.
+    With --checkpoint, export any checkpoint that training can start from, such as one of the detection zoo.
 
     OUT gets the folders Format-Serving (a SavedModel), Format-TFLite and Format-ONNX. `detloom evaluate --model OUT`
     evaluates the first two.
@@ -80,26 +50,18 @@ def export(
     from detloom.pipelines.find_examples import parse_eval_sets
     from detloom.pipelines.local.console import format_next, show_log
     from detloom.schemas.contracts.detections import ONNX_FOLDER, SERVING_FOLDER, TFLITE_FOLDER
-    from detloom.schemas.model.export_and_quantization import Export
     from detloom.trainer_module.export.load_trained import load_trained
     from detloom.trainer_module.export.onnx_export import check_onnx, export_onnx
     from detloom.trainer_module.export.saved_model import export_saved_model
     from detloom.trainer_module.export.tflite_export import export_tflite
 
-    settings = Export(
-        box_units=box_units,  # type: ignore[arg-type]  # click has checked the choices
-        tflite=tuple(dict.fromkeys(variants)),  # type: ignore[arg-type]
-        tflite_outputs=tflite_outputs,  # type: ignore[arg-type]
-        tflite_max_detections=tflite_max_detections,
-        tflite_calibration_images=calibration_images,
-        onnx=onnx,
-    )
+    settings = Export(**formats)
     if (trained is None) == (checkpoint is None):
-        raise InputError("detloom export: got TRAINED and --checkpoint, or none of them, allowed: one of the two.")
+        raise InputError("detloom export: set either TRAINED or --checkpoint.")
     if "int8" in settings.tflite and not examples:
-        raise InputError("detloom export: --tflite int8 needs --examples, to calibrate the value ranges.")
+        raise InputError("detloom export: --tflite int8 needs --examples to calibrate the value ranges.")
     _check_absent(out_dir)
-    if onnx:
+    if settings.onnx:
         check_onnx()
     show_log()
     files = [file for each in parse_eval_sets(copied_examples([examples])) for file in each.files] if examples else []
@@ -113,7 +75,7 @@ def export(
     with replace_when_done(out_dir) as partial:
         partial.mkdir()
         export_tflite(detector, trained_with, settings, files, partial / TFLITE_FOLDER)
-        if onnx:
+        if settings.onnx:
             export_onnx(detector, partial / ONNX_FOLDER)
         export_saved_model(detector, trained_with, partial / SERVING_FOLDER, settings)
         _check_absent(out_dir)  # another export may have finished

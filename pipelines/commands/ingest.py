@@ -1,80 +1,22 @@
 """`detloom ingest`: read a labelled data set and write checked tf.Examples, without TFX."""
 
-import re
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, get_args, get_origin
+from collections.abc import Mapping
+from typing import Any
 
 import click
 
-from detloom.components.example_gen.command_settings import Setting, command_settings
-from detloom.components.example_gen.params import ExampleGenParams
+from detloom.components.example_gen.params import ExampleGenParams, command_settings
 from detloom.components.storage.s3_storage import S3Storage
 from detloom.pipelines.command_line.command import command
-from detloom.pipelines.command_line.options import FOLDER, complete_folder
+from detloom.pipelines.command_line.options import FOLDER, complete_folder, verbose_option, workers_option
+from detloom.pipelines.command_line.setting_options import setting_options
 from detloom.schemas.contracts.rejects import REJECTS_FILE, REPORT_FILE
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import redact
 
 REJECTS_DIR = "rejects"  # inside the output folder
 _REPLAYABLE_OPTIONS = {"data_folder", "output", "num_workers", "replay_folder", "beam_args", "verbose"}
-_VERBOSE = click.option("--verbose", is_flag=True, help="Show the log of Beam and TensorFlow too.")
-
-
-class _Pairs(click.ParamType):
-    """NAME=VALUE,... as a dictionary."""
-
-    name = "pairs"
-
-    def __init__(self, value_type: type) -> None:
-        self._value_type = value_type
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        pairs: dict[str, Any] = {}
-        for text in _split_list(value) if isinstance(value, str) else ():
-            name, equals, right = text.partition("=")
-            if not (name and equals) or name in pairs:
-                self.fail(f"got {text!r}, allowed: NAME=VALUE, each name once", param, ctx)
-            try:
-                pairs[name] = self._value_type(right)
-            except ValueError:
-                self.fail(f"{name}: got {right!r}, allowed: a number", param, ctx)
-        return pairs
-
-
-def _setting_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add an option for each setting of the ingestion, named and documented by its field."""
-    settings = command_settings()
-    for setting in reversed(settings.values()):
-        help_text = re.sub(
-            r"`(\w+)`", lambda match: _option_name(match[1]) if match[1] in settings else match[0], setting.doc
-        )
-        command = click.option(_option_name(setting.name), help=help_text, **_option_type(setting))(command)
-    return command
-
-
-def _option_name(field: str) -> str:
-    return f"--{field.replace('_', '-')}"
-
-
-def _option_type(setting: Setting) -> dict[str, Any]:
-    """Return the arguments of `click.option` for the type of a setting."""
-    origin, arguments = get_origin(setting.annotation), get_args(setting.annotation)
-    if origin is Literal:
-        return {"type": click.Choice(arguments), "default": setting.default, "show_default": True}
-    if origin is dict:
-        value_type = arguments[1]
-        metavar = "NAME=SHARE,..." if value_type is float else "NAME=SOURCE,..."
-        return {"type": _Pairs(value_type), "default": "", "metavar": metavar}
-    if origin is tuple:
-        return {"default": "", "metavar": "A,B", "callback": lambda ctx, param, value: tuple(_split_list(value))}
-    if setting.annotation is bool:
-        return {"is_flag": True}
-    return {"type": setting.annotation, "default": setting.default, "show_default": setting.default != ""}
-
-
-def _split_list(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 @command(
@@ -96,8 +38,8 @@ def _split_list(text: str) -> list[str]:
     shell_complete=complete_folder,
     help="Folder for shards, label map, rejects and report.",
 )
-@_setting_options
-@click.option("--workers", "num_workers", type=click.IntRange(min=1), default=1, show_default=True, help="Processes.")
+@setting_options(command_settings())
+@workers_option
 @click.option(
     "--replay",
     "replay_folder",
@@ -105,7 +47,7 @@ def _split_list(text: str) -> list[str]:
     metavar="REJECTS",
     help="Read the quarantined records of an earlier run again.",
 )
-@_VERBOSE
+@verbose_option
 @click.argument("beam_args", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
 def ingest(context: click.Context, /, **options: Any) -> None:

@@ -31,7 +31,7 @@ class Duration(click.ParamType):
         hours, minutes, seconds = (int(each or 0) for each in match.groups()) if match else (0, 0, 0)
         total = 3600 * hours + 60 * minutes + seconds
         if not 0 < total <= 30 * 24 * 3600:
-            self.fail(f"{value!r} is not a duration, allowed: such as 20m, 90s or 1h30m; at most 720h.", param, ctx)
+            self.fail(f"{value!r} is not a duration such as 20m, 90s or 1h30m, of at most 720h.", param, ctx)
         return float(total)
 
 
@@ -99,33 +99,32 @@ def init(
     """Write a run file for a folder of labelled images.
 
     Format, splits, input size, anchors, network, schedule and augmentation are chosen from the data in FOLDER, and the
-    reason for each choice is a comment. Change the file as you like, then run it.
+    reason for each choice is a comment. Edit the file as you like, then run it.
 
     With --from-odapi, write a run file that reads a pipeline.config of the Object Detection API with its TFRecord files
     and its checkpoint, and a page about what is mapped, what is ignored, and what you have to decide.
     """
     from detloom.pipelines.init.write_run_file import InitOptions
+    from detloom.pipelines.local.console import format_next
 
     options = InitOptions(quality=quality, seconds=budget, data_format=data_format)
-    if config is not None:
-        if folder is not None or options != InitOptions():
-            raise InputError(
-                "--from-odapi: got FOLDER, --budget, --quality or --format as well, allowed: --records, --checkpoint, "
-                "--output, --name and --force; the configuration states the rest."
-            )
-        _init_from_odapi(config, records, checkpoint, output, name, force)
-    elif folder is None:
-        raise InputError("init: got no FOLDER, allowed: a folder of labelled images, or --from-odapi with a file.")
-    elif records is not None or checkpoint is not None:
-        raise InputError("--records and --checkpoint: allowed with --from-odapi only.")
-    else:
-        _init_from_folder(folder, output, name, options, force)
+    if (folder is None) == (config is None):
+        raise InputError("detloom init: needs either FOLDER, with labelled images, or --from-odapi.")
+    if config is not None and options != InitOptions():
+        raise InputError("--budget, --quality and --format need FOLDER; with --from-odapi, the configuration decides.")
+    if folder is not None and (records is not None or checkpoint is not None):
+        raise InputError("--records and --checkpoint need --from-odapi.")
+    if folder is not None:
+        output = _init_from_folder(folder, output, name, options, force)
+    elif config is not None:
+        output = _init_from_odapi(config, records, checkpoint, output, name, force)
+    click.echo(format_next("detloom", "run", output))
 
 
-def _init_from_folder(folder: Path, output: Path | None, name: str, options: "InitOptions", force: bool) -> None:
+def _init_from_folder(folder: Path, output: Path | None, name: str, options: "InitOptions", force: bool) -> Path:
     from detloom.pipelines.init.run_file_text import make_pipeline_name
     from detloom.pipelines.init.write_run_file import write_run_file
-    from detloom.pipelines.local.console import format_next, show_log
+    from detloom.pipelines.local.console import show_log
 
     started = time.monotonic()
     show_log()
@@ -133,14 +132,14 @@ def _init_from_folder(folder: Path, output: Path | None, name: str, options: "In
     output = output or Path(f"{name}.yaml")
     _check_absent(output, force)
     write_run_file(folder, output, name, options, started)
-    click.echo(f"Wrote {output}.\n{format_next('detloom', 'run', output)}")
+    click.echo(f"Wrote {output}.")
+    return output
 
 
 def _init_from_odapi(
     config: Path, records: Path | None, checkpoint: str | None, output: Path | None, name: str, force: bool
-) -> None:
+) -> Path:
     from detloom.pipelines.init.from_pipeline_config import name_of_config, page_of, write_migration
-    from detloom.pipelines.local.console import format_next
 
     name = name or name_of_config(config)
     output = output or Path(f"{name}.yaml")
@@ -150,7 +149,7 @@ def _init_from_odapi(
     decisions = write_migration(config, output, name, records, checkpoint)
     click.echo(f"Wrote {output}, and {page} about what is mapped and what is ignored. To decide:")
     click.echo("\n".join(f"- {each}" for each in decisions))
-    click.echo(format_next("detloom", "run", output))
+    return output
 
 
 def _check_absent(path: Path, force: bool) -> None:

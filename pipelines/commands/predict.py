@@ -63,9 +63,9 @@ def predict(
     from detloom.trainer_module.export.predict import load_detector
 
     if ground_truth is not None and json_file is None:
-        raise InputError("detloom predict: --ground-truth goes with --json.")
+        raise InputError("detloom predict: --ground-truth needs --json.")
     if address := next((each for each in what if is_address(each)), None):
-        raise InputError(f"WHAT: got '{redact(address)}', allowed: files on this machine; copy the images first.")
+        raise InputError(f"WHAT: '{redact(address)}' is not on this machine; copy the images first.")
     is_one = len(what) == 1 and Path(what[0]).is_file()
     images = find_images(what, leave_out=None if is_one else output)
     if is_one and output is not None and output.is_dir():

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from detloom.pipelines.command_line.command import command
-from detloom.pipelines.command_line.options import FOLDER, PATH, override_options, read_override_options
+from detloom.pipelines.command_line.options import FOLDER, PATH, override_options, read_override_options, verbose_option
 from detloom.pipelines.commands.init import recipe_options
 from detloom.schemas.presets.recipes import Quality
 
@@ -16,7 +16,6 @@ _WORKSPACE = click.option(
     type=FOLDER,
     help="Folder for metadata, artifacts and pushed models; overrides the run file's. Default: detloom_runs/<name>.",
 )
-_VERBOSE = click.option("--verbose", is_flag=True, help="Show the log of TFX, Beam and TensorFlow too.")
 
 
 @command("detloom run photos/cells --budget 20m", "detloom run cells.yaml --set train.seed=1")
@@ -24,7 +23,7 @@ _VERBOSE = click.option("--verbose", is_flag=True, help="Show the log of TFX, Be
 @override_options
 @_WORKSPACE
 @recipe_options
-@_VERBOSE
+@verbose_option
 @click.option("--explain", is_flag=True, help="Run nothing; print for each step whether it would run, and why.")
 def run(
     source: Path,
@@ -66,7 +65,7 @@ def run(
 @command("detloom demo")
 @override_options
 @_WORKSPACE
-@_VERBOSE
+@verbose_option
 def demo(settings: tuple[str, ...], workspace: Path | None, verbose: bool) -> None:
     """Run the whole pipeline on an embedded data set.
 

@@ -119,7 +119,7 @@ def train(
     if examples is None:
         found = examples_of_config(config, train_files, eval_files, label_map)
     elif train_files or eval_files:
-        raise InputError("detloom train: got --examples and --train-files or --eval-files, allowed: one of them.")
+        raise InputError("detloom train: --examples cannot be combined with --train-files or --eval-files.")
     else:
         found = find_examples(copied(examples, wanted_splits(train_split, eval_split)), train_split, eval_split)
     classes = read_label_map(label_map or found.label_map_file)
@@ -183,7 +183,7 @@ def _run_self_test(
     elif files:
         files = tuple(list_shards(files))
         if label_map is None:
-            raise InputError("detloom train: --train-files need --label-map.")
+            raise InputError("detloom train: --train-files needs --label-map.")
     classes = read_label_map(label_map) if label_map else _made_label_map(config)
     result = run_self_test(config, classes, files)
     click.echo("\n".join(result.lines()))

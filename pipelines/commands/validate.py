@@ -7,13 +7,20 @@ import click
 
 from detloom.components.storage.local_copy import local_output
 from detloom.pipelines.command_line.command import command
-from detloom.pipelines.command_line.options import PATH, STORED_FOLDER, complete_config, copied, json_option
+from detloom.pipelines.command_line.options import (
+    PATH,
+    STORED_FOLDER,
+    complete_config,
+    copied,
+    json_option,
+    verbose_option,
+    workers_option,
+)
 from detloom.pipelines.commands.ingest import REJECTS_DIR
 from detloom.schemas.errors import InputError
 
 _REPORT_FOLDER = "validation"  # in the folder of the examples
 _EXAMPLE_PRESET = "efficientdet_lite0"
-_VERBOSE = click.option("--verbose", is_flag=True, help="Show the log of Beam and TensorFlow too.")
 
 
 @command("detloom validate data/examples", "detloom validate data/examples --config cells.yaml --json")
@@ -39,8 +46,8 @@ _VERBOSE = click.option("--verbose", is_flag=True, help="Show the log of Beam an
     help="pipeline.config, run file or preset: use its input size and anchors; of a run file, its checks too.",
 )
 @click.option("--train-split", default="", metavar="NAME", help="Default: train, else the first.")
-@click.option("--workers", "num_workers", type=click.IntRange(min=1), default=1, show_default=True, help="Processes.")
-@_VERBOSE
+@workers_option
+@verbose_option
 @json_option
 def validate(
     examples: Path | str,

@@ -96,7 +96,7 @@ def limit_time(
         spent: seconds of it that have passed.
 
     Raises:
-        InputError: if there is no time for a useful training.
+        InputError: if there is too little time to train anything useful.
     """
     train, step = choices.settings["train"], f"{step_seconds:.2f} s"
     num_steps = math.floor(recipes.training_seconds(seconds - spent) / step_seconds)
@@ -105,7 +105,7 @@ def limit_time(
         required = format_duration(60 * math.ceil(needed / 60))
         smaller = "" if quality == QUALITIES[0] else ", or a smaller --quality"
         raise InputError(
-            f"--budget: got {format_duration(seconds)}, required: at least {required}, because a step takes {step} "
+            f"--budget: {format_duration(seconds)} is too short; the minimum is {required}, because a step takes {step} "
             f"here now, and fewer than {recipes.MIN_STEPS} steps learn little. Give more time{smaller}, or try again "
             "when the machine is less busy. Without --budget, the number of steps follows from the quality."
         )
@@ -152,7 +152,7 @@ def _choose_splits(scan: DataScan, reasons: dict[str, str]) -> dict[str, Any]:
         return data
     total = scan.total_images
     if total < _MIN_IMAGES:
-        raise InputError(f"{scan.root}: got {total} images, required: at least {_MIN_IMAGES}, to divide them.")
+        raise InputError(f"{scan.root}: has {total} images; at least {_MIN_IMAGES} are needed to make splits.")
     data["split_by_ratio"] = dict(recipes.SPLIT_SHARES)
     why = "the data set has no splits for training, evaluation and test"
     if scan.shared_images:

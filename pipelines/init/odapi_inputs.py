@@ -104,8 +104,8 @@ class _NamedInputs:
         found = self._tree.get((section, "input_path")) or []
         if len(found) > 1:
             raise InputError(
-                f"{self.where(section, 'input_path')}: {_FIELDS[section]}.input_path: got {len(found)} patterns, "
-                "allowed: one; give the files names that one pattern matches, such as train-*.record, and write it."
+                f"{self.where(section, 'input_path')}: {_FIELDS[section]}.input_path: {len(found)} patterns are "
+                "not supported; rename the files so that one pattern matches them, such as train-*.record."
             )
         return str(found[0]) if found else ""
 
@@ -151,8 +151,8 @@ def _find_named(named: _NamedInputs) -> tuple[Path, dict[str, str]]:
             for name, path in zip(("train", "eval"), found.values(), strict=False)
         )
         raise InputError(
-            f"the records are in {' and '.join(str(path.parent) for path in found.values())}, allowed: one folder, or "
-            f"two folders beside each other; run 'mkdir records && {links}', and give --records records."
+            f"the records are in {' and '.join(str(path.parent) for path in found.values())}; they must be in one folder, or in "
+            f"two folders beside each other: run 'mkdir records && {links}', and give --records records."
         )
     sources = {section: path.relative_to(root).as_posix() for section, path in found.items()}
     _check_readable(root, sources)

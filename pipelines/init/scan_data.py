@@ -88,7 +88,7 @@ def scan_data(root: str, data_format: str = "") -> DataScan:
     else:
         data_format, evidence = detect_format(folder)
     if data_format == UNLABELLED:
-        raise InputError(f"{root}: contains images without labels, required: labelled images in a known format.")
+        raise InputError(f"{root}: contains images without labels; give a folder of labelled images in a known format.")
     scan = DataScan(root, data_format, evidence.sentence, evidence.splits)
     boxes: list[tuple[float, float, float, float]] = []
     split_of_image: dict[bytes, tuple[str, str]] = {}

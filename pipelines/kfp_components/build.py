@@ -33,7 +33,7 @@ def components_of(image: str) -> KfpComponents:
         InputError: the name is empty.
     """
     if not image.strip():
-        raise InputError("image: got an empty text, allowed: the name of an image with detloom (make image).")
+        raise InputError("image must not be empty; name an image with detloom (make image).")
     return KfpComponents(*(_component(step, image) for step in (ingest, validate, train, evaluate, push)))
 
 

@@ -124,7 +124,7 @@ def _find(source: str) -> list[ImageFile]:
         raise InputError(f"{escape(source)[:200]}: no such file or folder.")
     folder = _fixed_part(source)
     if ".." in Path(source).relative_to(folder).parts:  # such a name could lead out of the output folder
-        raise InputError(f"{escape(source)}: got '..' after a wildcard, allowed: before it.")
+        raise InputError(f"{escape(source)}: '..' is not allowed after a wildcard.")
     found = sorted(each for each in glob.iglob(source, recursive=True) if each.lower().endswith(SUFFIXES))
     return [ImageFile(folder, Path(each).relative_to(folder).as_posix()) for each in found if os.path.isfile(each)]
 

@@ -61,7 +61,7 @@ def test_settings_of_the_command_line_override_the_file(run_file):
 @pytest.mark.parametrize(
     ("more", "arguments", "message"),
     [
-        (KUBEFLOW, [], r"--runner is missing.* both "),
+        (KUBEFLOW, [], r"--runner.* both "),
         ("", ["--runner", "kubeflow"], r"kubeflow: .*missing"),
         ("", ["-o", "job.yaml"], r"^job\.yaml: got .*'\.yaml', allowed for vertex: \.json\."),
         ("", ["-o", "none/job.json"], r"^none: "),

@@ -93,14 +93,21 @@ def test_a_checkpoint_has_to_hold_the_whole_detector(trained, tmp_path):
         load_from_options(str(checkpoint), None, None)
 
 
-def test_a_failed_export_leaves_no_files(trained, tmp_path, monkeypatch):
+@pytest.fixture
+def loaded(monkeypatch):
+    """Load a configuration without a network."""
+    config = find_preset("ssd_mobilenet_v2_fpnlite_320x320").config
+    monkeypatch.setattr("detloom.trainer_module.export.load_trained.load_trained", lambda folder: (None, config))
+
+
+def test_a_failed_export_leaves_no_files(loaded, tmp_path, monkeypatch):
     (tmp_path / "out.partial").mkdir()
 
     def fail(*_):
         raise OSError("no space left")
 
     monkeypatch.setattr("detloom.trainer_module.export.saved_model.export_saved_model", fail)
-    assert isinstance(run(trained[0], "--out", tmp_path / "out").exception, OSError)
+    assert isinstance(run(tmp_path, "--out", tmp_path / "out").exception, OSError)
     assert [path.name for path in tmp_path.iterdir()] == ["out.partial"]
 
 
@@ -126,11 +133,11 @@ def test_an_export_that_was_killed_before_its_rename_leaves_no_output_and_a_reru
 
 
 @pytest.mark.reliability("concurrent runs", "export")
-def test_an_export_does_not_replace_the_output_of_another_one(trained, tmp_path, monkeypatch):
+def test_an_export_does_not_replace_the_output_of_another_one(loaded, tmp_path, monkeypatch):
     def finish_another(detector, config, folder, settings):
         folder.mkdir()
         (tmp_path / "out" / "theirs").mkdir(parents=True)
 
     monkeypatch.setattr("detloom.trainer_module.export.saved_model.export_saved_model", finish_another)
-    assert isinstance(run(trained[0], "--out", tmp_path / "out").exception, InputError)
+    assert isinstance(run(tmp_path, "--out", tmp_path / "out").exception, InputError)
     assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")] == ["out", "out/theirs"]

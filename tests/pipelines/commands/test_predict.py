@@ -114,24 +114,25 @@ def test_without_an_object_the_best_score_is_printed(predict, tmp_path, photos):
     assert "--min-score" not in predict(write_image(tmp_path / "a.png")).stderr
 
 
-def test_one_broken_image_is_an_error(predict, photos):
-    result = predict(photos / "deep" / "c.png")
-    assert result.exit_code == 1
-    assert "c.png: truncated PNG" in str(result.exception)
+@pytest.mark.parametrize(
+    ("what", "output", "message"),
+    [
+        ("a.png", "a.png", "overwritten"),
+        ("a.png", "boxes.xyz", r"boxes\.xyz: .*\.xyz"),
+        ("deep/c.png", "boxes.png", "c.png: truncated PNG"),
+    ],
+)
+def test_one_image_that_cannot_be_read_or_written_is_an_error(predict, photos, what, output, message):
+    before = {path: path.read_bytes() for path in photos.rglob("*.*")}
+    with pytest.raises(InputError, match=message):
+        raise predict(photos / what, "--output", photos / output).exception
+    assert {path: path.read_bytes() for path in photos.rglob("*.*")} == before
 
 
-def test_an_image_does_not_overwrite_its_source(predict, tmp_path):
-    path = write_image(tmp_path / "a.png")
-    before = path.read_bytes()
-    result = predict(path, "--output", path)
-    assert "overwritten" in str(result.exception)
-    assert path.read_bytes() == before
-
-
-def test_an_unknown_image_extension_is_refused(predict, tmp_path):
-    result = predict(write_image(tmp_path / "a.png"), "--output", tmp_path / "boxes.xyz")
-    assert "boxes.xyz: the image cannot be written (unknown file extension: .xyz)" in str(result.exception)
-    assert [path.name for path in tmp_path.iterdir()] == ["a.png"]
+def test_broken_images_change_the_exit_code_with_strict_or_if_there_are_no_others(predict, photos):
+    assert predict(photos).exit_code == 0
+    assert predict(photos, "--strict").exit_code == 1
+    assert predict(photos / "deep" / "c*.png").exit_code == 1
 
 
 def test_broken_images_in_a_folder_are_reported_and_counted(predict, photos):
@@ -141,15 +142,6 @@ def test_broken_images_in_a_folder_are_reported_and_counted(predict, photos):
     assert "deep/c.png: truncated PNG" in result.stderr
     counts = "3 objects with a score of at least 0.5 (red 2, green 1) in 2 images; 1 more could not be read"
     assert counts in result.stderr
-    assert result.exit_code == 0
-
-
-def test_with_strict_a_broken_image_changes_the_exit_code(predict, photos):
-    assert predict(photos, "--strict").exit_code == 1
-
-
-def test_only_broken_images_change_the_exit_code(predict, photos):
-    assert predict(photos / "deep" / "c*.png").exit_code == 1
 
 
 def test_images_keep_their_relative_paths_in_the_output(predict, photos, tmp_path):
@@ -276,7 +268,7 @@ def test_names_are_relative_to_the_part_before_the_first_wildcard(photos):
 
 
 def test_a_pattern_cannot_lead_out_of_the_output_folder(photos):
-    with pytest.raises(InputError, match=r"got '\.\.'"):
+    with pytest.raises(InputError, match=r"'\.\.'"):
         names_of(f"{photos}/*/../*.png")
     assert names_of(f"{photos}/deep/../*.png") == ["a.png"]
 

@@ -174,6 +174,51 @@ def test_the_command_replaces_files_only_with_force(project, existing):
     assert (project / existing).read_text() != "mine"
 
 
+# --- refusals ---------------------------------------------------------------------------------------------------------
+
+MORE = '["data/train.record", "data/more.record"]'
+REFUSED = [
+    (lambda _: READERS.replace('"data/train.record"', MORE), r"train_input_reader\.input_path: 2 patterns"),
+    (lambda project: replace_file(project / "data/train.record", b"\x1f\x8b" + bytes(30)), r"train\.record: .*GZIP"),
+    (lambda project: replace_file(project / "data/label_map.pbtxt"), r"label map of the records to \S+/data/label_map"),
+    (lambda project: write_other_label_map(project), r"data/label_map\.pbtxt, which differs"),
+    *((lambda _, path=path: label_map_at(path), path) for path in ("/dev/zero", "/dev/null", "data")),
+]
+
+
+def replace_file(path: Path, content: bytes | None = None) -> str:
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+    return READERS
+
+
+def label_map_at(path: str) -> str:
+    return READERS.replace("data/label_map.pbtxt", path)
+
+
+def write_other_label_map(project: Path) -> str:
+    (project / "other.pbtxt").write_text(LABEL_MAP.replace("dog", "cow"))
+    return label_map_at("other.pbtxt")
+
+
+@pytest.mark.parametrize(("prepare", "message"), REFUSED)
+def test_unusable_records_and_label_maps_are_refused(migrate, project, prepare, message):
+    write_config(project, prepare(project))
+    with pytest.raises(InputError, match=message):
+        migrate()
+    assert not (project / "pets.yaml").exists()
+
+
+def test_refused_fields_and_a_folder_without_records_stop_the_migration(migrate, project):
+    (project / "empty").mkdir()
+    with pytest.raises(InputError, match=r"--records: .*empty has no train\.record .*it has no file"):
+        migrate(records=project / "empty")
+    write_config(project, extra="merge_multiple_label_boxes: true")
+    with pytest.raises(InputError, match="merge_multiple_label_boxes"):
+        migrate()
+
+
 # --- records ----------------------------------------------------------------------------------------------------------
 
 
@@ -229,12 +274,6 @@ def test_records_with_other_names_are_found_by_their_split(migrate, project):
     assert any("train_input_reader" in each and "train.record is used" in each for each in decisions)
 
 
-def test_a_folder_without_records(migrate, project):
-    (project / "empty").mkdir()
-    with pytest.raises(InputError, match=r"--records: .*empty has no train\.record .*it has no file"):
-        migrate(records=project / "empty")
-
-
 def test_records_in_distant_folders(migrate, project):
     write_records(project / "a/b/c/train.record", encode_example(1))
     write_config(project, READERS.replace("data/train.record", "a/b/c/train.record"))
@@ -248,50 +287,18 @@ def test_records_in_distant_folders(migrate, project):
     assert run.data.splits.train == "train/train.record"
 
 
-def test_several_patterns_are_refused(migrate, project):
-    write_config(project, READERS.replace('"data/train.record"', '["data/train.record", "data/more.record"]'))
-    with pytest.raises(InputError, match=r"train_input_reader\.input_path: got 2 patterns, allowed: one"):
-        migrate()
-
-
-def test_compressed_records_are_refused(migrate, project):
-    (project / "data/train.record").write_bytes(b"\x1f\x8b" + bytes(30))
-    with pytest.raises(InputError, match=r"train\.record: is compressed with GZIP"):
-        migrate()
-
-
 # --- label map --------------------------------------------------------------------------------------------------------
 
 
 def test_a_label_map_elsewhere_has_to_be_copied(migrate, project):
     (project / "labels").mkdir()
     (project / "data/label_map.pbtxt").rename(project / "labels/pets.txt")
-    write_config(project, READERS.replace("data/label_map.pbtxt", "labels/pets.txt"))
+    write_config(project, label_map_at("labels/pets.txt"))
     with pytest.raises(InputError, match=r"cp (\S+/labels/pets\.txt) (\S+/data/label_map\.pbtxt)") as caught:
         migrate()
     assert "ingestion reads one beside the records" in str(caught.value)
     (project / "data/label_map.pbtxt").write_bytes((project / "labels/pets.txt").read_bytes())
     migrate()
-
-
-def test_another_label_map_beside_the_records_is_refused(migrate, project):
-    (project / "other.pbtxt").write_text(LABEL_MAP.replace("dog", "cow"))
-    write_config(project, READERS.replace("data/label_map.pbtxt", "other.pbtxt"))
-    with pytest.raises(InputError, match=r"data/label_map\.pbtxt, which differs"):
-        migrate()
-
-
-@pytest.mark.parametrize("path", ["/dev/zero", "/dev/null", "data"])
-def test_a_label_map_that_is_not_a_file(migrate, project, path):
-    write_config(project, READERS.replace("data/label_map.pbtxt", path))
-    with pytest.raises(InputError, match=path):
-        migrate()
-
-
-def test_no_label_map(migrate, project):
-    (project / "data/label_map.pbtxt").unlink()
-    with pytest.raises(InputError, match=r"copy the label map of the records to \S+/data/label_map"):
-        migrate()
 
 
 def test_a_label_map_with_gaps_sets_the_number_of_classes(migrate, project):
@@ -322,12 +329,6 @@ def test_an_address_is_kept(migrate, project):
 def test_settings_that_only_tf1_used_are_named(migrate, project):
     write_config(project, extra='freeze_variables: "^backbone/"')
     assert any("train.freeze_variables has an effect" in each for each in migrate()[1])
-
-
-def test_refused_fields_stop_the_migration(migrate, project):
-    write_config(project, extra="merge_multiple_label_boxes: true")
-    with pytest.raises(InputError, match="merge_multiple_label_boxes"):
-        migrate()
 
 
 def test_a_detector_of_masks_reads_masks(migrate, project):
