@@ -105,8 +105,8 @@ def limit_time(
         required = format_duration(60 * math.ceil(needed / 60))
         smaller = "" if quality == QUALITIES[0] else ", or a smaller --quality"
         raise InputError(
-            f"--budget: {format_duration(seconds)} is too short; the minimum is {required}, because a step takes {step} "
-            f"here now, and fewer than {recipes.MIN_STEPS} steps learn little. Give more time{smaller}, or try again "
+            f"--budget: {format_duration(seconds)} is too short; at least {required} are needed, because a step takes "
+            f"{step} here now, and fewer than {recipes.MIN_STEPS} steps learn little. Give more time{smaller}, or try again "
             "when the machine is less busy. Without --budget, the number of steps follows from the quality."
         )
     if num_steps >= train["num_steps"]:

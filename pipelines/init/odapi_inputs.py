@@ -150,9 +150,9 @@ def _find_named(named: _NamedInputs) -> tuple[Path, dict[str, str]]:
             f"ln -s {shlex.quote(str(path.parent))} records/{name}"
             for name, path in zip(("train", "eval"), found.values(), strict=False)
         )
+        folders = " and ".join(str(path.parent) for path in found.values())
         raise InputError(
-            f"the records are in {' and '.join(str(path.parent) for path in found.values())}; they must be in one folder, or in "
-            f"two folders beside each other: run 'mkdir records && {links}', and give --records records."
+            f"the records are in {folders}; they must be in one folder, or in two folders beside each other: run 'mkdir records && {links}', and give --records records."
         )
     sources = {section: path.relative_to(root).as_posix() for section, path in found.items()}
     _check_readable(root, sources)

@@ -42,7 +42,7 @@ def test_splits_that_share_images_are_divided_again(make_coco):
 
 
 def test_too_few_images_are_refused(make_scan):
-    with pytest.raises(InputError, match="19 images.* 20 "):
+    with pytest.raises(InputError, match=r"19 images.* 20 "):
         choose_settings(make_scan(num_images=19), "cells", "balanced")
 
 
@@ -116,7 +116,7 @@ def test_more_time_than_needed_changes_no_step(make_scan):
 def test_too_little_time_is_refused_with_the_time_needed(make_scan):
     scan = make_scan()
     choices = choose_settings(scan, "cells", "balanced")
-    with pytest.raises(InputError, match="--budget: 2 min .* 5 min"):
+    with pytest.raises(InputError, match=r"--budget: 2 min .* 5 min"):
         limit_time(choices, scan, "balanced", 0.5, 120, spent=30)
     limit_time(choices, scan, "balanced", 0.5, 300, spent=30)
     assert choices.settings["train"]["num_steps"] >= recipes.MIN_STEPS

@@ -111,7 +111,7 @@ def test_a_pipeline_may_depend_on_the_decision(tmp_path):
 
 
 def test_an_empty_image_is_refused():
-    with pytest.raises(InputError, match="^image"):
+    with pytest.raises(InputError, match=r"^image"):
         components_of(" ")
 
 
