@@ -152,7 +152,8 @@ def _find_named(named: _NamedInputs) -> tuple[Path, dict[str, str]]:
         )
         folders = " and ".join(str(path.parent) for path in found.values())
         raise InputError(
-            f"the records are in {folders}; they must be in one folder, or in two folders beside each other: run 'mkdir records && {links}', and give --records records."
+            f"the records are in {folders}; they must be in one folder, or in two folders beside each other: "
+            f"run 'mkdir records && {links}', and give --records records."
         )
     sources = {section: path.relative_to(root).as_posix() for section, path in found.items()}
     _check_readable(root, sources)
