@@ -106,8 +106,8 @@ def limit_time(
         smaller = "" if quality == QUALITIES[0] else ", or a smaller --quality"
         raise InputError(
             f"--budget: {format_duration(seconds)} is too short; at least {required} are needed, because a step takes "
-            f"{step} here now, and fewer than {recipes.MIN_STEPS} steps learn little. Give more time{smaller}, or try again "
-            "when the machine is less busy. Without --budget, the number of steps follows from the quality."
+            f"{step} here now, and fewer than {recipes.MIN_STEPS} steps learn little. Give more time{smaller}, or try "
+            "again when the machine is less busy. Without --budget, the number of steps follows from the quality."
         )
     if num_steps >= train["num_steps"]:
         choices.reasons["train.num_steps"] += (
