@@ -53,11 +53,11 @@ class ConfigCheck:
     values: tuple[ConfigValue, ...] = ()
 
 
-def check_config(source: str, overrides: Sequence[Located] = (), override_text: str = "") -> ConfigCheck:
+def check_config(source: str, overrides: Sequence[Located] = ()) -> ConfigCheck:
     """Check a run file, `pipeline.config`, `config.json` or preset with overrides; errors become part of the result."""
     report: PipelineConfigReport | None = None
     try:
-        tree, report = load_source(source, overrides, override_text)
+        tree, report = load_source(source, overrides)
         if report is not None and report.refused:
             check = ConfigCheck(file=source, verdict="refused", error=str(refusal(report)))
         elif is_run_file(source):

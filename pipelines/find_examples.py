@@ -40,21 +40,19 @@ def find_examples(folder: Path, train_split: str = "train", eval_split: str = ""
     return Examples(tuple(train_files), tuple(eval_files), examples.label_map_file)
 
 
-def examples_of_config(
-    config: TrainEvalConfig, train_files: tuple[str, ...], eval_files: tuple[str, ...], label_map: Path | None
-) -> Examples:
-    """Return the given shard patterns and label map; what is missing is taken from the configuration.
+def examples_of_config(config: TrainEvalConfig, label_map: Path | None = None) -> Examples:
+    """Return the shard patterns and the label map that a configuration names; `label_map` replaces the latter.
 
     Raises:
-        InputError: if the configuration does not name it either.
+        InputError: if it does not name all of them.
     """
-    train_files = train_files or _without_placeholders(config.train_input.input_path)
-    eval_files = eval_files or _without_placeholders(config.eval_input.input_path)
+    train_files = _without_placeholders(config.train_input.input_path)
+    eval_files = _without_placeholders(config.eval_input.input_path)
     label_map = label_map or label_map_of_config(config)
     if not train_files or not eval_files or label_map is None:
         raise InputError(
-            "detloom train: the configuration does not name the data; set --examples, or --train-files, --eval-files "
-            "and --label-map."
+            "detloom train: the configuration does not name the data; set --examples, or train_input.input_path, "
+            "eval_input.input_path and --label-map."
         )
     return Examples(train_files, eval_files, label_map)
 

@@ -22,14 +22,13 @@ _RATE_KEYS = ("learning_rate", "learning_rate_base", "initial_learning_rate", "s
 
 
 def load_tree(
-    source: str, folder: Path, *, override_text: str = "", above: Located | None = None
+    source: str, folder: Path, *, above: Located | None = None
 ) -> tuple[Located, PipelineConfigReport | None]:
     """Load the plain tree of a preset, a `pipeline.config` or a `config.json`.
 
     Args:
         source: a preset's name, or the path of a file.
         folder: base of a relative path.
-        override_text: text in the format of `pipeline.config`, merged over such a file.
         above: the layers that will be merged over the tree. The schedule of a preset is scaled to their
             `train.num_steps`, so that only a schedule that they write differs from it.
 
@@ -37,15 +36,12 @@ def load_tree(
         The tree, and for a `pipeline.config` the report on its fields. With refused fields the tree is incomplete.
 
     Raises:
-        InputError: if there is no such preset or file, the file cannot be read, or an override text is given for
-            anything but a `pipeline.config`.
+        InputError: if there is no such preset or file, or the file cannot be read.
     """
     path, names = folder / source, [preset.name for preset in list_presets()]
     is_preset, is_json = source in names, path.suffix == ".json"
     if path.suffix in (".yaml", ".yml"):
         raise InputError(f"{path}: this is a run file; allowed: a preset, a pipeline.config or a config.json.")
-    if override_text and (is_preset or is_json):
-        raise InputError(f"{redact(source)}: override text is allowed for a pipeline.config only.")
     if is_preset:
         return _load_preset(source, None if above is None else above.get(("train", "num_steps"))), None
     if not _exists(path):
@@ -54,7 +50,7 @@ def load_tree(
     text = read_text_file(path)
     if is_json:
         return _parse_json(text, str(path)), None
-    report = parse_pipeline_config(text, str(path), override_text)
+    report = parse_pipeline_config(text, str(path))
     return report.located, report
 
 

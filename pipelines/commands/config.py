@@ -14,10 +14,6 @@ from detloom.schemas.errors import ExitCode, InputError
 if TYPE_CHECKING:
     from detloom.pipelines.check_config import ConfigCheck
 
-_CONFIG_OVERRIDE = click.option(
-    "--config-override", default="", metavar="TEXT", help="Text in pipeline.config's format, merged over the file."
-)
-
 
 @command("detloom config check cells.yaml", "detloom config show cells.yaml", cls=click.Group)
 def config() -> None:
@@ -35,10 +31,9 @@ def config() -> None:
 )
 @click.argument("files", nargs=-1, required=True, shell_complete=complete_config)
 @override_options
-@_CONFIG_OVERRIDE
 @json_option
 @click.option("--full", is_flag=True, help="With several files: show all details of each instead of one line.")
-def check(files: tuple[str, ...], settings: tuple[str, ...], config_override: str, as_json: bool, full: bool) -> None:
+def check(files: tuple[str, ...], settings: tuple[str, ...], as_json: bool, full: bool) -> None:
     """Check files and show the values in effect.
 
     Of a pipeline.config, shows which fields are mapped, ignored (with the reason) or refused.
@@ -47,7 +42,7 @@ def check(files: tuple[str, ...], settings: tuple[str, ...], config_override: st
     from detloom.schemas.reading.typed_dict import to_dict
 
     overrides = read_override_options(settings)
-    checks = [check_config(file, overrides, config_override) for file in files]
+    checks = [check_config(file, overrides) for file in files]
     if as_json:
         click.echo(json.dumps([to_dict(each) for each in checks], indent=1, ensure_ascii=False))
     elif full or len(checks) == 1:
@@ -60,9 +55,8 @@ def check(files: tuple[str, ...], settings: tuple[str, ...], config_override: st
 @command("detloom config show cells.yaml", "detloom config show ssd_mobilenet_v2_fpnlite_320x320 --json", group=config)
 @click.argument("source", shell_complete=complete_config)
 @override_options
-@_CONFIG_OVERRIDE
 @json_option
-def show(source: str, settings: tuple[str, ...], config_override: str, as_json: bool) -> None:
+def show(source: str, settings: tuple[str, ...], as_json: bool) -> None:
     """Print all effective values, including defaults.
 
     SOURCE is a configuration or a preset. The output is YAML in the format of a run file.
@@ -71,7 +65,7 @@ def show(source: str, settings: tuple[str, ...], config_override: str, as_json: 
 
     from detloom.schemas.run_file.read_config import read_effective
 
-    plain = read_effective(source, read_override_options(settings), config_override)
+    plain = read_effective(source, read_override_options(settings))
     if as_json:
         click.echo(json.dumps(plain, indent=1, ensure_ascii=False))
     else:
@@ -114,8 +108,7 @@ def diff(one: str, other: str, settings: tuple[str, ...], as_json: bool) -> None
 @command("detloom config to-text cells.yaml > pipeline.config", group=config)
 @click.argument("source", shell_complete=complete_config)
 @override_options
-@_CONFIG_OVERRIDE
-def to_text(source: str, settings: tuple[str, ...], config_override: str) -> None:
+def to_text(source: str, settings: tuple[str, ...]) -> None:
     """Print a pipeline.config of the Object Detection API.
 
     Settings that the format does not support are written in an extension, which the Object Detection API refuses
@@ -124,7 +117,7 @@ def to_text(source: str, settings: tuple[str, ...], config_override: str) -> Non
     from detloom.schemas.odapi.pipeline_config import format_pipeline_config
     from detloom.schemas.run_file.read_config import read_config
 
-    parsed = read_config(source, read_override_options(settings), config_override)
+    parsed = read_config(source, read_override_options(settings))
     click.echo(format_pipeline_config(parsed), nl=False)
 
 

@@ -1,7 +1,6 @@
 """`detloom train`: train without TFX, or run the self-test."""
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
@@ -17,12 +16,11 @@ from detloom.pipelines.command_line.options import (
     override_options,
     read_override_options,
 )
-from detloom.schemas.errors import ExitCode, InputError
+from detloom.schemas.errors import ExitCode
 from detloom.schemas.model.strategy import StrategyKind
 
 if TYPE_CHECKING:
     from detloom.pipelines.find_examples import Examples
-    from detloom.schemas.contracts.label_map import LabelMap
     from detloom.schemas.model.config import TrainEvalConfig
     from detloom.trainer_module.run_state.train_result import TrainResult
 
@@ -30,11 +28,14 @@ if TYPE_CHECKING:
 @command(
     "detloom train ssd_mobilenet_v2_fpnlite_320x320 --examples data/examples --self-test",
     "detloom train cells.yaml --examples data/examples --out runs/cells --set train.num_steps=2000",
-    "detloom train pipeline.config --train-files 'train-*' --eval-files 'val-*' --label-map map.pbtxt --out run",
+    "detloom train pipeline.config --out run",
 )
 @click.argument("source", shell_complete=complete_config)
 @click.option(
-    "--examples", type=STORED_FOLDER, metavar="DIR", help="Folder that detloom ingest wrote, with shards and label map."
+    "--examples",
+    type=STORED_FOLDER,
+    metavar="DIR",
+    help="Folder that detloom ingest wrote. Default: the files that the configuration names.",
 )
 @click.option("--train-split", default="train", show_default=True, metavar="NAME", help="Training split of --examples.")
 @click.option(
@@ -44,16 +45,10 @@ if TYPE_CHECKING:
     help="Evaluation split of --examples. Default: eval, val, valid or validation.",
 )
 @click.option(
-    "--train-files", multiple=True, metavar="PATTERN", help="TFRecord files to train on, instead of --examples."
-)
-@click.option(
-    "--eval-files", multiple=True, metavar="PATTERN", help="TFRecord files to evaluate on, instead of --examples."
-)
-@click.option(
     "--label-map",
     type=FILE,
     metavar="FILE",
-    help="Default: the label map of --examples.",
+    help="Default: the label map of --examples, or of the configuration.",
 )
 @click.option(
     "--out",
@@ -68,7 +63,6 @@ if TYPE_CHECKING:
     type=click.Choice(get_args(StrategyKind)),
     help="Devices to train on; auto uses those available. Default: DETLOOM_STRATEGY in the environment, else auto.",
 )
-@click.option("--debug", is_flag=True, help="Run eagerly and deterministically, same as train.debug.")
 @click.option("--no-export", is_flag=True, help="Do not export a model.")
 @click.option(
     "--self-test",
@@ -80,13 +74,10 @@ def train(
     examples: Path | str | None,
     train_split: str,
     eval_split: str,
-    train_files: tuple[str, ...],
-    eval_files: tuple[str, ...],
     label_map: Path | None,
     out_dir: Path | None,
     settings: tuple[str, ...],
     strategy: StrategyKind | None,
-    debug: bool,
     no_export: bool,
     self_test: bool,
 ) -> None:
@@ -108,18 +99,14 @@ def train(
 
     show_log()
     config = read_training_config(source, read_override_options(settings))
-    if debug:
-        config = replace(config, train=replace(config.train, debug=True))
     if self_test:
         folder = copied(examples, wanted_splits(train_split)) if examples else None
-        _run_self_test(source, config, folder, train_split, train_files, label_map)
+        _run_self_test(source, config, folder, train_split, label_map)
         return
     if out_dir is None:
         raise click.UsageError("Missing option '--out'.")
     if examples is None:
-        found = examples_of_config(config, train_files, eval_files, label_map)
-    elif train_files or eval_files:
-        raise InputError("detloom train: --examples cannot be combined with --train-files or --eval-files.")
+        found = examples_of_config(config, label_map)
     else:
         found = find_examples(copied(examples, wanted_splits(train_split, eval_split)), train_split, eval_split)
     classes = read_label_map(label_map or found.label_map_file)
@@ -164,37 +151,24 @@ def _result_rows(result: "TrainResult", out_dir: Path) -> list[tuple[str, str]]:
 
 
 def _run_self_test(
-    source: str,
-    config: "TrainEvalConfig",
-    folder: Path | None,
-    train_split: str,
-    files: tuple[str, ...],
-    label_map: Path | None,
+    source: str, config: "TrainEvalConfig", folder: Path | None, train_split: str, label_map: Path | None
 ) -> None:
     from detloom.components.examples_folder import ExamplesFolder
     from detloom.pipelines.local.console import format_next
-    from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, read_label_map
-    from detloom.trainer_module.data.records import list_shards
+    from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, LabelMap, read_label_map
     from detloom.trainer_module.training.overfit_check import run_self_test
 
+    files: tuple[str, ...] = ()
     if folder is not None:
         files = tuple(ExamplesFolder(folder).check_shards(train_split))
         label_map = label_map or folder / LABEL_MAP_FILE
-    elif files:
-        files = tuple(list_shards(files))
-        if label_map is None:
-            raise InputError("detloom train: --train-files needs --label-map.")
-    classes = read_label_map(label_map) if label_map else _made_label_map(config)
+    if label_map is not None:
+        classes = read_label_map(label_map)
+    else:  # for generated images, where only the number of classes matters
+        classes = LabelMap.from_names([f"class {i}" for i in range(1, (config.model.num_classes or 3) + 1)])
     result = run_self_test(config, classes, files)
     click.echo("\n".join(result.lines()))
     if result.passed:
         examples = folder or "data/examples"
         click.echo(format_next("detloom", "train", source, "--examples", examples, "--out", "runs/1"))
     sys.exit(ExitCode.DONE if result.passed else ExitCode.FAILED)
-
-
-def _made_label_map(config: "TrainEvalConfig") -> "LabelMap":
-    """Return a label map for generated images, where only the number of classes matters."""
-    from detloom.schemas.contracts.label_map import LabelMap
-
-    return LabelMap.from_names([f"class {i}" for i in range(1, (config.model.num_classes or 3) + 1)])

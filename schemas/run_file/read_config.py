@@ -18,37 +18,35 @@ def is_run_file(source: str) -> bool:
     return source.endswith((".yaml", ".yml"))
 
 
-def load_source(
-    source: str, overrides: Sequence[Located] = (), override_text: str = ""
-) -> tuple[Located, PipelineConfigReport | None]:
+def load_source(source: str, overrides: Sequence[Located] = ()) -> tuple[Located, PipelineConfigReport | None]:
     """Return the merged tree of a source and its overrides, and the report of a `pipeline.config`."""
     if is_run_file(source):
-        return load_run_tree(Path(source), overrides, override_text)
+        return load_run_tree(Path(source), overrides)
     over = merge(Located({}, lambda _: source), *overrides)
-    tree, report = load_tree(source, Path(), override_text=override_text, above=over)
+    tree, report = load_tree(source, Path(), above=over)
     return (apply_layer(tree, over) if overrides else tree), report
 
 
-def read_source(source: str, overrides: Sequence[Located] = (), override_text: str = "") -> RunFile | TrainEvalConfig:
+def read_source(source: str, overrides: Sequence[Located] = ()) -> RunFile | TrainEvalConfig:
     """Read a source; the paths in a run file stay as written.
 
     Raises:
         InputError: as for running it.
     """
-    tree, report = load_source(source, overrides, override_text)
+    tree, report = load_source(source, overrides)
     if report is not None and report.refused:
         raise refusal(report)
     return build_run(tree) if is_run_file(source) else build_config(tree)
 
 
-def read_effective(source: str, overrides: Sequence[Located] = (), override_text: str = "") -> dict[str, Any]:
+def read_effective(source: str, overrides: Sequence[Located] = ()) -> dict[str, Any]:
     """Return all values of a source as plain data, with defaults."""
-    return dict(to_dict(read_source(source, overrides, override_text)))
+    return dict(to_dict(read_source(source, overrides)))
 
 
-def read_config(source: str, overrides: Sequence[Located] = (), override_text: str = "") -> TrainEvalConfig:
+def read_config(source: str, overrides: Sequence[Located] = ()) -> TrainEvalConfig:
     """Read the configuration of the detector and its training."""
-    content = read_source(source, overrides, override_text)
+    content = read_source(source, overrides)
     return content.config if isinstance(content, RunFile) else content
 
 

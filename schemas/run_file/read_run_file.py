@@ -26,14 +26,11 @@ PATH_VARIABLE = re.compile(r"\$\{(\w+)\}")  # an environment variable in a path
 _REMOTE: tuple[Place, ...] = ("kubeflow", "vertex")
 
 
-def load_run_tree(
-    path: Path, overrides: Sequence[Located] = (), override_text: str = ""
-) -> tuple[Located, PipelineConfigReport | None]:
+def load_run_tree(path: Path, overrides: Sequence[Located] = ()) -> tuple[Located, PipelineConfigReport | None]:
     """Return the plain tree of a run file, merged over its detector, and the report on a `pipeline.config`.
 
     Args:
         overrides: layers over the file, in order.
-        override_text: text in the format of `pipeline.config`, merged over the one that `detector` names.
 
     Raises:
         InputError: if the file or the detector cannot be read.
@@ -48,7 +45,7 @@ def load_run_tree(
         got = show_value((), detector)
         raise InputError(f"{where}: got {got}, allowed: the name of a preset or the path of a file.")
     try:
-        config, report = load_tree(detector, path.resolve().parent, override_text=override_text, above=tree)
+        config, report = load_tree(detector, path.resolve().parent, above=tree)
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
     for layer in (file, over):

@@ -111,26 +111,8 @@ def test_to_text_can_be_read_again(config_file, tmp_path):
     assert result.output.split() == ["train.seed", "0", "->", "7"]
 
 
-def test_a_config_override_is_merged_first(config_file):
-    override = "train_config { batch_size: 3 }"
-    result = detloom_command("config", "show", config_file, "--config-override", override)
-    assert yaml.safe_load(result.output)["train"]["batch_size"] == 3
-
-
 def test_a_run_refuses_an_untrained_setting_first(run_file):
     result = detloom_command("run", run_file, "--set", "model.image_resizer.height=300")
     assert result.exit_code != 0
     assert "model.image_resizer.height: got 300, " in str(result.exception)
     assert not (Path.cwd() / "detloom_runs" / "cats").exists()
-
-
-def test_a_config_override_applies_to_the_pipeline_config_of_a_run_file(run_file, config_file):
-    """Check also a file that loads only with the override."""
-    config_file.write_text(
-        config_file.read_text().replace("train_config {", "train_config {\n  use_multiclass_scores: true")
-    )
-    run_file.write_text(f"{RUN}detector: pipeline.config\n")
-    assert detloom_command("config", "check", run_file).exit_code == 1
-    override = "train_config { use_multiclass_scores: false }"
-    result = detloom_command("config", "check", run_file, "--config-override", override)
-    assert result.exit_code == 0, result.output

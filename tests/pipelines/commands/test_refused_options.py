@@ -35,8 +35,6 @@ REFUSED = [
     ("submit run.yaml --name Cells", "--name: got 'Cells'"),
     ("submit run.yaml --job no.yaml", "no.yaml: "),
     (f"train {PRESET} --out out", "--examples"),
-    (f"train {PRESET} --examples there --eval-files x --out out", "--eval-files"),
-    (f"train {PRESET} --self-test --train-files run.yaml", "--label-map"),
 ]
 WRONG_USE = [
     ("inspect there --images 0", "--images"),
