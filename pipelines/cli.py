@@ -16,11 +16,11 @@ from detloom.pipelines.commands.completion import completion
 from detloom.pipelines.commands.config import config
 from detloom.pipelines.commands.data_service import data_service
 from detloom.pipelines.commands.doctor import doctor
-from detloom.pipelines.commands.evaluate import evaluate
+from detloom.pipelines.commands.evaluate import evaluate_command
 from detloom.pipelines.commands.export import export
 from detloom.pipelines.commands.export_data import export_coco, export_yolo
 from detloom.pipelines.commands.image_check import image_check
-from detloom.pipelines.commands.ingest import ingest
+from detloom.pipelines.commands.ingest import ingest_command
 from detloom.pipelines.commands.init import init
 from detloom.pipelines.commands.inspect import inspect
 from detloom.pipelines.commands.lineage import lineage
@@ -29,13 +29,13 @@ from detloom.pipelines.commands.predict import predict
 from detloom.pipelines.commands.presets import presets
 from detloom.pipelines.commands.push import push, rollback, verify, versions
 from detloom.pipelines.commands.restore_report import restore_report
-from detloom.pipelines.commands.run import demo, run
+from detloom.pipelines.commands.run import demo, run_command
 from detloom.pipelines.commands.schedule import schedule
 from detloom.pipelines.commands.serve import serve
 from detloom.pipelines.commands.status import status
 from detloom.pipelines.commands.submit import submit
 from detloom.pipelines.commands.timer import timer
-from detloom.pipelines.commands.train import train
+from detloom.pipelines.commands.train import train_command
 from detloom.pipelines.commands.validate import validate
 from detloom.schemas.errors import ExitCode, InputError
 from detloom.trainer_module.files.system_errors import describe_system_error
@@ -43,10 +43,10 @@ from detloom.trainer_module.runtime.native_log import hide_native_log
 
 # The commands of --help by task, in the order in which they are usually needed.
 SECTIONS: Mapping[str, Sequence[click.Command]] = {
-    "Start": (init, run, demo, doctor, completion),
-    "Data": (ingest, validate, inspect, export_coco, export_yolo),
-    "Train": (presets, config, restore_report, train, data_service),
-    "Evaluate": (evaluate, predict),
+    "Start": (init, run_command, demo, doctor, completion),
+    "Data": (ingest_command, validate, inspect, export_coco, export_yolo),
+    "Train": (presets, config, restore_report, train_command, data_service),
+    "Evaluate": (evaluate_command, predict),
     "Deploy": (export, push, versions, verify, rollback, serve),
     "Operate": (timer, compile_command, image_check, submit, status, schedule, manifest, lineage),
 }

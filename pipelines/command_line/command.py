@@ -15,13 +15,13 @@ def command(
 
     Args:
         examples: lines to copy.
-        name: default: the name of the function.
+        name: default: the name of the function, without `_command`.
         group: the group that the command belongs to, if any.
         attributes: further arguments of `click.command`.
     """
 
     def make_command(function: Callable[..., Any]) -> click.Command:
-        own_name = name or function.__name__.replace("_", "-")
+        own_name = name or function.__name__.removesuffix("_command").replace("_", "-")
         words = f"{group.name} {own_name}" if group else own_name
         made: click.Command = click.command(own_name, epilog=end_of_help(words, *examples), **attributes)(function)
         if group is not None:

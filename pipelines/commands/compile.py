@@ -22,7 +22,6 @@ _WHAT: dict[Place, str] = {
 @command(
     "detloom compile cells.yaml --runner kubeflow -o job.yaml",
     "detloom compile cells.yaml --runner vertex -o job.json",
-    name="compile",
 )
 @remote_run_options
 @click.option(

@@ -103,7 +103,7 @@ _TIMEOUT_SECONDS = 3600
     help="Default: ./evaluation; with --checkpoints, DIR/evaluation.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print all numbers as JSON at the end.")
-def evaluate(**options: Any) -> None:
+def evaluate_command(**options: Any) -> None:
     """Evaluate a model, detection files or checkpoints.
 
     For a model or files, OUT gets report.html and JSON files with COCO, PASCAL VOC and Open Images metrics, slices,

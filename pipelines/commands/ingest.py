@@ -50,7 +50,7 @@ _REPLAYABLE_OPTIONS = {"data_folder", "output", "num_workers", "replay_folder", 
 @verbose_option
 @click.argument("beam_args", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
-def ingest(context: click.Context, /, **options: Any) -> None:
+def ingest_command(context: click.Context, /, **options: Any) -> None:
     """Read a labelled data set and write checked tf.Examples.
 
     Records that cannot be used go to DIR/rejects with a reason. Arguments after -- are Apache Beam pipeline options;

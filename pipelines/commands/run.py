@@ -25,7 +25,7 @@ _WORKSPACE = click.option(
 @recipe_options
 @verbose_option
 @click.option("--explain", is_flag=True, help="Run nothing; print for each step whether it would run, and why.")
-def run(
+def run_command(
     source: Path,
     settings: tuple[str, ...],
     workspace: Path | None,

@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Only check that the detector can overfit 16 images; exit with code 1 if it cannot.",
 )
-def train(
+def train_command(
     source: str,
     examples: Path | str | None,
     train_split: str,

@@ -9,7 +9,7 @@ import tensorflow as tf
 from command_line import detloom_command, sentence
 
 from detloom.components.example_gen.params import command_settings
-from detloom.pipelines.commands.ingest import ingest
+from detloom.pipelines.commands.ingest import ingest_command
 from detloom.pipelines.local.beam_pipelines import pipeline_maker
 
 ROOT = Path(__file__).parents[3]
@@ -97,7 +97,7 @@ def test_an_invalid_option_is_named(options, message, make_voc, tmp_path):
 
 
 def test_every_setting_has_an_option_with_its_name_default_and_documentation():
-    options = {option.name: option for option in ingest.params}
+    options = {option.name: option for option in ingest_command.params}
     for name, setting in command_settings().items():
         assert options[name].opts == [f"--{name.replace('_', '-')}"]
         assert options[name].help.split()[:3] == setting.doc.split()[:3] or "`" in setting.doc

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from detloom.components.pusher.atomic_push import list_versions
-from detloom.pipelines.commands.run import run
+from detloom.pipelines.commands.run import run_command
 from detloom.pipelines.local.summary import read_latest_run
 from detloom.schemas.run_file.read_run_file import read_run_file
 
@@ -40,7 +40,7 @@ def test_a_model_that_learns_nothing_is_refused_with_exit_code_0_and_a_message(s
     text = small_run.read_text().replace("learning_rate: 0.001", "learning_rate: 1.0e-12")
     gates = next(line for line in text.splitlines() if line.startswith("gates:"))
     small_run.write_text(text.replace(gates, 'notifications: {webhook: {url: "env:HOOK"}}'))
-    result = CliRunner().invoke(run, [str(small_run)])
+    result = CliRunner().invoke(run_command, [str(small_run)])
     assert result.exit_code == 0, result.output
     assert "NOT BLESSED" in result.output
 
