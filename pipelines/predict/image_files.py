@@ -12,9 +12,9 @@ from detloom.components.example_gen.image_header import ImageError
 from detloom.pipelines.serving.image_limits import check_header
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import escape
+from detloom.schemas.run_file.data import Data
 
 SUFFIXES = (".jpg", ".jpeg", ".png")
-_MAX_FILE_BYTES = 64 * 2**20  # the default limit of ingestion
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class ImageFile:
         """
         shown = self.shown
         try:
-            image_bytes = DataFolder(str(self.folder)).read_bytes(self.name, _MAX_FILE_BYTES)
+            image_bytes = DataFolder(str(self.folder)).read_bytes(self.name, Data.max_image_bytes)
         except (SourceError, OSError) as error:
             reason = error.detail if isinstance(error, SourceError) else error.strerror
             raise InputError(f"{shown}: the image cannot be read ({reason}).") from None

@@ -59,5 +59,6 @@ def _read_best_f1_scores(card: Path) -> tuple[float | None, dict[str, float]]:
 
 
 def _rounded(score: object) -> float | None:
-    is_score = isinstance(score, float) and 0 <= score <= 1
-    return math.floor(1000 * score) / 1000 if isinstance(score, float) and is_score else None
+    if not isinstance(score, float) or not 0 <= score <= 1:
+        return None
+    return math.floor(1000 * score) / 1000
