@@ -73,13 +73,13 @@ class LoadedDetector:
 
         is_many = isinstance(images, list | tuple)
         given: Iterable[Any] = images if is_many else [images]  # type: ignore[assignment]
-        wanted = (_GivenImage(image, f"images[{place}]" if is_many else "image") for place, image in enumerate(given))
-        found = []
-        for _, prediction in predict_in_batches(self._detector, wanted, batch_size):
+        named = (_GivenImage(image, f"images[{place}]" if is_many else "image") for place, image in enumerate(given))
+        predictions = []
+        for _, prediction in predict_in_batches(self._detector, named, batch_size):
             if isinstance(prediction, InputError):
                 raise prediction
-            found.append(prediction)
-        return found if is_many else found[0]
+            predictions.append(prediction)
+        return predictions if is_many else predictions[0]
 
 
 def load_detector(model: PathLike) -> LoadedDetector:

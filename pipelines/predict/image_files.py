@@ -87,11 +87,11 @@ def find_images(sources: Sequence[str], leave_out: Path | None = None) -> list[I
     """
     files: dict[Path, ImageFile] = {}
     for source in sources:
-        found = _find(source)
-        if not found:
+        images = _find(source)
+        if not images:
             kinds = ", ".join(SUFFIXES)
             raise InputError(f"{escape(source)}: no images; searched for files that end with {kinds}.")
-        for file in found:
+        for file in images:
             real = Path(os.path.realpath(file.path))
             if leave_out is None or not real.is_relative_to(leave_out.resolve()):
                 files.setdefault(real, file)
@@ -125,8 +125,8 @@ def _find(source: str) -> list[ImageFile]:
     folder = _fixed_part(source)
     if ".." in Path(source).relative_to(folder).parts:  # such a name could lead out of the output folder
         raise InputError(f"{escape(source)}: '..' is not allowed after a wildcard.")
-    found = sorted(each for each in glob.iglob(source, recursive=True) if each.lower().endswith(SUFFIXES))
-    return [ImageFile(folder, Path(each).relative_to(folder).as_posix()) for each in found if os.path.isfile(each)]
+    matches = sorted(name for name in glob.iglob(source, recursive=True) if name.lower().endswith(SUFFIXES))
+    return [ImageFile(folder, Path(name).relative_to(folder).as_posix()) for name in matches if os.path.isfile(name)]
 
 
 def _fixed_part(pattern: str) -> Path:

@@ -142,13 +142,13 @@ def match_ground_truth(
     sized, unknown = [], []
     for image in images:
         last = PurePosixPath(image.name).name
-        found = by_full.get(image.name) or (by_last[last] if num_by_last[last] == 1 else None)
-        if found is None or found.image_id in taken:
+        labels = by_full.get(image.name) or (by_last[last] if num_by_last[last] == 1 else None)
+        if labels is None or labels.image_id in taken:
             unknown.append(escape(image.name))
             continue
-        ids[image.name] = found.image_id
-        taken.add(found.image_id)
-        sized.append(replace(image, declared_hw=found.image_hw))
+        ids[image.name] = labels.image_id
+        taken.add(labels.image_id)
+        sized.append(replace(image, declared_hw=labels.image_hw))
     if unknown:
         named = ", ".join(unknown[:_MAX_NAMED]) + (", ..." if len(unknown) > _MAX_NAMED else "")
         raise InputError(f"{where}: lacks {len(unknown)} of {len(images)} images ({named}); leave them out.")
@@ -222,8 +222,8 @@ def _predict_batch(
 ) -> Iterator[tuple[_Image, Prediction | InputError]]:
     if batch:
         image_names = [image.shown for image, _ in batch]
-        found = detector.predict_batch([image_bytes for _, image_bytes in batch], image_names)
-        yield from zip((image for image, _ in batch), found, strict=True)
+        predictions = detector.predict_batch([image_bytes for _, image_bytes in batch], image_names)
+        yield from zip((image for image, _ in batch), predictions, strict=True)
 
 
 def _write_outputs(image: ImageFile, prediction: Prediction, outputs: Outputs, counts: Counts) -> None:
