@@ -71,7 +71,7 @@ def test_a_file_with_an_exif_orientation_is_turned_upright(detector, image_rgb, 
     [
         (np.zeros((8, 8, 3), np.float32), r"images\[1\]: got an array float32 \[8, 8, 3\]"),
         (np.zeros((2, 8, 8, 3), np.uint8), r"images\[1\]: got an array uint8 \[2, 8, 8, 3\]"),
-        (np.zeros((0, 8, 3), np.uint8), r"images\[1\]: got an array \[0, 8, 3\]"),
+        (np.zeros((0, 8, 3), np.uint8), r"images\[1\]: the array \[0, 8, 3\]"),
         (b"no image", r"images\[1\]: "),
         (17, r"images\[1\]: got int"),
         ("/no/such/file.jpg", r"/no/such/file\.jpg: "),

@@ -24,7 +24,7 @@ def test_every_exit_code_is_documented():
 
 def test_documented_commands_with_json_are_those_that_have_the_option():
     def commands_with_json(command, path=()):
-        if any(parameter.name == "as_json" for parameter in command.params):
+        if any("--json" in parameter.opts and parameter.is_flag for parameter in command.params):
             yield " ".join(path)
         for name, inner in getattr(command, "commands", {}).items():
             yield from commands_with_json(inner, (*path, name))
