@@ -40,8 +40,8 @@ def read_evaluation(folder: str, label_map: LabelMap, split: str) -> dict[str, A
             before = _metrics_or_none(masks["baseline"])
             shapes["masks"] = _by_name(metric_rows(CocoMetrics.from_dict(masks["candidate"]), before))
         if points := numbers.get("keypoints"):
-            before = points["baseline"] and _keypoint_metrics(points["baseline"])
-            shapes["keypoints"] = _by_name(keypoint_rows(_keypoint_metrics(points["candidate"]), before))
+            points_before = points["baseline"] and _keypoint_metrics(points["baseline"])
+            shapes["keypoints"] = _by_name(keypoint_rows(_keypoint_metrics(points["candidate"]), points_before))
         variants = {name: _describe_variant(each, candidate) for name, each in numbers["variants"].items()}
         if tuple((row.class_id, row.name) for row in candidate.per_class) != label_map.names_by_id:
             raise InputError(

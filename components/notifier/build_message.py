@@ -83,8 +83,14 @@ def build_error_message(
 ) -> RunMessage:
     """Return the message for an error on this machine."""
     reason = describe_error(error, references_of(notifications))
-    about = {"place": "local", "machine": socket.gethostname()}
-    return RunMessage(event="failed", pipeline=pipeline, node=node or "", reason=reason, **about)
+    return RunMessage(
+        event="failed",
+        pipeline=pipeline,
+        place="local",
+        machine=socket.gethostname(),
+        node=node or "",
+        reason=reason,
+    )
 
 
 def describe_error(error: BaseException, references: Iterable[str] = ()) -> str:

@@ -115,6 +115,7 @@ def send_mail(message: RunMessage, email: Email, *, user: str, password: str, ti
     """
     context = ssl.create_default_context()
     try:
+        server: smtplib.SMTP
         if email.encryption == "tls":
             server = smtplib.SMTP_SSL(email.host, email.port, timeout=timeout_seconds, context=context)
         else:
@@ -157,8 +158,8 @@ def _not_sent(error: BaseException) -> NotSentError:
             is_temporary = code == _TOO_MANY or code >= _SERVER_ERRORS
             hint = ", a redirect, which is not followed" if 300 <= code < 400 else ""
             return NotSentError(f"the server responded with {code}{hint}", is_temporary=is_temporary)
-        case urllib.error.URLError(reason=BaseException() as reason):
-            return _not_sent(reason)
+        case urllib.error.URLError(reason=BaseException() as cause):
+            return _not_sent(cause)
         case smtplib.SMTPRecipientsRefused(recipients=recipients):
             codes = sorted({code for code, _ in recipients.values()})
             reason = f"the server refused all recipients ({', '.join(map(str, codes))})"
