@@ -111,11 +111,11 @@ test-object-stores: venv ## the demo and single commands with servers of gs:// a
 	@bash scripts/object_stores.sh $(BIN)/pytest -v -m object_stores --durations=0 --timeout 1800 tests/object_stores $(ARGS)
 
 .PHONY: bench
-bench: venv ## the benchmarks, one script a claim; by hand: soak, time_to_map, lite_bccd (hours), decisions (needs a training), loss_curves (needs data), bench-accelerator
-	@for script in $(filter-out %/soak.py %/time_to_map.py %/lite_bccd.py %/decisions.py %/loss_curves.py %/digits_on_photographs.py %/accelerator.py,$(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python "$$script"; done
+bench: venv ## the benchmarks, one script a claim; by hand: time_to_map (hours), bench-accelerator
+	@for script in $(filter-out %/time_to_map.py %/digits_on_photographs.py %/accelerator.py,$(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python "$$script"; done
 
 .PHONY: bench-accelerator
-bench-accelerator: venv ## on a machine with a GPU or a TPU: parity, speed, resume on one page (ARGS="--preset efficientdet_d0 --out DIR"; --small: CPU)
+bench-accelerator: venv ## on a machine with a GPU or a TPU: parity and speed on one page (ARGS="--preset efficientdet_d0 --out DIR"; --small: CPU)
 	@$(BIN)/python benchmarks/accelerator.py $(ARGS)
 
 .PHONY: peer-odapi

@@ -1,11 +1,10 @@
 """Claim: with one worker, ingestion is at least as fast as the Object Detection API's conversion, with two workers 1.7
 times as fast as with one; it starts in less than 2 s, and its memory does not grow with the data.
 
-BCCD (Pascal VOC) is replicated by hard links. Three programs read the same files in turn, each in its own process: ours
-(`ingest`, everything checked), the limit (a plain loop in one process, no checks, the same features) and, if its
-environment is built (`make peer-odapi`), the Object Detection API. Start-up is reported separately, as the time of the
-same command on a few records. CPU time, imports excluded likewise, is less disturbed by other programs than the rate.
-Prints a table and writes JSON.
+BCCD (Pascal VOC) is replicated by hard links. Both programs read the same files in turn, each in its own process: ours
+(`ingest`, everything checked) and, if its environment is built (`make peer-odapi`), the Object Detection API. Start-up
+is reported separately, as the time of the same command on a few records. CPU time, imports
+excluded likewise, is less disturbed by other programs than the rate. Prints a table and writes JSON.
 
     python benchmarks/ingestion.py [--records 20000] [--runs 3] [--data .../bccd] [--output ingestion.json]
 """
@@ -26,7 +25,6 @@ from typing import Any
 from tools.measured_child import measure
 from tools.surroundings import NO_PEER, PEER_PYTHON, describe_machine, find_bccd, has_peer
 
-CLASS_IDS = {"Platelets": 1, "RBC": 2, "WBC": 3}
 NUM_START_UP_RECORDS = 16
 PEER_SCRIPT = Path(__file__).parent / "peers/odapi_pascal.py"
 
@@ -56,69 +54,6 @@ def replicate(data: Path, folder: Path, num_records: int) -> float:
     return num_bytes / 1e6
 
 
-def run_limit(folder: Path, output: Path) -> dict[str, float]:
-    """Only read, parse and write, with the same features as `ingest`."""
-    import hashlib
-
-    import tensorflow as tf
-    from lxml import etree
-
-    def ints(values: list[int]) -> tf.train.Feature:
-        return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
-
-    def floats(values: list[float]) -> tf.train.Feature:
-        return tf.train.Feature(float_list=tf.train.FloatList(value=values))
-
-    def texts(values: list[bytes]) -> tf.train.Feature:
-        return tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
-
-    started = time.monotonic()
-    names = (folder / "ImageSets/Main/train.txt").read_text().split()
-    with tf.io.TFRecordWriter(str(output)) as writer:
-        for name in names:
-            with open(f"{folder}/Annotations/{name}.xml", "rb") as file:
-                root = etree.fromstring(file.read())
-            file_name = root.findtext("filename")
-            with open(f"{folder}/JPEGImages/{file_name}", "rb") as file:
-                image = file.read()
-            width, height = int(root.findtext("size/width")), int(root.findtext("size/height"))
-            xmin, ymin, xmax, ymax, areas, classes, truncated, difficult = [], [], [], [], [], [], [], []
-            for item in root.findall("object"):
-                box = item.find("bndbox")
-                x1, y1, x2, y2 = (float(box.findtext(key)) for key in ("xmin", "ymin", "xmax", "ymax"))
-                xmin.append(x1 / width)
-                ymin.append(y1 / height)
-                xmax.append(x2 / width)
-                ymax.append(y2 / height)
-                areas.append((x2 - x1) * (y2 - y1))
-                classes.append(item.findtext("name"))
-                truncated.append(int(item.findtext("truncated")))
-                difficult.append(int(item.findtext("difficult")))
-            zeros = [0] * len(classes)
-            feature = {
-                "image/encoded": texts([image]),
-                "image/format": texts([b"jpeg"]),
-                "image/height": ints([height]),
-                "image/width": ints([width]),
-                "image/filename": texts([f"JPEGImages/{file_name}".encode()]),
-                "image/source_id": texts([name.encode()]),
-                "image/key/sha256": texts([hashlib.sha256(image).hexdigest().encode()]),
-                "image/object/bbox/ymin": floats(ymin),
-                "image/object/bbox/xmin": floats(xmin),
-                "image/object/bbox/ymax": floats(ymax),
-                "image/object/bbox/xmax": floats(xmax),
-                "image/object/class/label": ints([CLASS_IDS[each] for each in classes]),
-                "image/object/class/text": texts([each.encode() for each in classes]),
-                "image/object/area": floats(areas),
-                "image/object/is_crowd": ints(zeros),
-                "image/object/difficult": ints(difficult),
-                "image/object/truncated": ints(truncated),
-                "image/object/group_of": ints(zeros),
-            }
-            writer.write(tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString())
-    return {"seconds": time.monotonic() - started, "num_records": len(names)}
-
-
 def run_ours(folder: Path, output: Path, num_workers: int) -> dict[str, float]:
     from detloom.components.example_gen.ingest import IngestFolders, ingest
     from detloom.components.example_gen.params import ExampleGenParams
@@ -141,7 +76,6 @@ def commands(folder: Path, work: Path) -> Iterator[tuple[str, list[str]]]:
     """Yield name and command of each measurement."""
     this = [sys.executable, __file__]
     output = str(work / "out")
-    yield "limit", [*this, "--child", "limit", str(folder), output]
     yield "ours, 1 worker", [*this, "--child", "1", str(folder), output]
     yield "ours, 2 workers", [*this, "--child", "2", str(folder), output]
     if has_peer():
@@ -203,7 +137,6 @@ def summarize(rounds: list[dict[str, dict[str, dict[str, float]]]], mb_per_image
             "others": max(part["others"] for run in runs for size, part in run.items() if size != "small"),
         }
     pairs = {
-        "one_worker_to_limit": ("ours, 1 worker", "limit"),
         "two_workers_to_one": ("ours, 2 workers", "ours, 1 worker"),
     }
     if "odapi" in table:
@@ -244,16 +177,11 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--work", type=Path, help="folder for temporary data; hard links need the data's file system")
     parser.add_argument("--output", type=Path)
-    parser.add_argument("--child", nargs=3, metavar=("WHAT", "FOLDER", "OUTPUT"), help=argparse.SUPPRESS)
+    parser.add_argument("--child", nargs=3, metavar=("WORKERS", "FOLDER", "OUTPUT"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
-        what, folder, output = args.child
-        result = (
-            run_limit(Path(folder), Path(output))
-            if what == "limit"
-            else run_ours(Path(folder), Path(output), int(what))
-        )
-        print(json.dumps(result))
+        num_workers, folder, output = args.child
+        print(json.dumps(run_ours(Path(folder), Path(output), int(num_workers))))
         return
     data = find_bccd(args.data)
     with tempfile.TemporaryDirectory(dir=args.work) as name:

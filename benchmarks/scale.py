@@ -6,7 +6,7 @@ ingestion), "validate" (DatasetValidator with its comparison of images), "evalua
 of 100 detections for each image), "near-duplicates" (different hashes) and "one group" (hashes that are all
 near-duplicates). The images are small, and links to few files. Each measurement is a process of its own; the exponent
 is that of the line through the logarithms of CPU time, less that of a tiny run, from 10^4 records on. Prints a table,
-writes JSON and plots. `bucket_ingestion.py` counts requests.
+writes JSON.
 
     python benchmarks/scale.py [--stages plan ingest] [--sizes 1000 10000 100000] [--workers 1] [--output DIR]
 """
@@ -195,40 +195,13 @@ def summarize(rows: Sequence[Row]) -> dict[str, Any]:
     return summary
 
 
-def write_plots(rows: Sequence[Row], folder: Path) -> None:
-    """Write time and memory over the number of records; both axes show logarithms."""
-    from detloom.components.pages.charts import Line, format_svg
-
-    for name, label, value in (
-        ("time", "CPU seconds (log10)", lambda row: row.cpu_seconds),
-        ("memory", "peak memory, MB (log10)", lambda row: row.peak_mb),
-    ):
-        lines = []
-        for stage in STAGES:
-            points = sorted(
-                (math.log10(row.num_records), math.log10(max(value(row), 0.01))) for row in rows if row.stage == stage
-            )
-            lines += [Line(name=stage, points=points)] if points else []
-        ys = [y for line in lines for _, y in line.points]
-        xs = [x for line in lines for x, _ in line.points]
-        svg = format_svg(
-            f"{name.capitalize()} of each stage by the number of records",
-            "records (log10)",
-            label,
-            lines,
-            x_range=(math.floor(min(xs)), math.ceil(max(xs))),
-            y_range=(math.floor(min(ys)), math.ceil(max(ys))),
-        )
-        (folder / f"scale_{name}.svg").write_text(svg, encoding="utf-8")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--stages", nargs="+", choices=STAGES, default=list(STAGES))
     parser.add_argument("--sizes", type=int, nargs="+", default=[1000, 10_000, 100_000])
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--work", type=Path, help="folder for temporary data")
-    parser.add_argument("--output", type=Path, help="folder for scale.json and the plots")
+    parser.add_argument("--output", type=Path, help="folder for scale.json")
     parser.add_argument("--child", nargs=2, metavar=("STAGE", "FOLDER"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
@@ -245,7 +218,6 @@ def main() -> None:
         settings = {"workers": args.workers, **describe_machine()}
         content = {"settings": settings, "summary": summary, "rows": [asdict(row) for row in rows]}
         (args.output / "scale.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        write_plots(rows, args.output)
 
 
 if __name__ == "__main__":

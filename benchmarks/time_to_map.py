@@ -1,29 +1,23 @@
 """Claim: BCCD from scratch in 20 minutes of training on two cores reaches AP50 0.92 and AP 0.60 on the test split, and
-for equal time is better than the Object Detection API's own loop at each of its checkpoints.
+for equal time is better than the Object Detection API's own loop.
 
-Three systems train the same architecture with the same batch size: `ours` with pipelines/samples/bccd.yaml, `zoo` the
-Object Detection API with the hyperparameters of its model zoo and a shortened schedule, `same` the Object Detection API
-with our hyperparameters, as far as its configuration supports them. They run one after the other. Time counts from the
-call of the training loop, including tracing. Nothing is evaluated until training ends; then one function scores the
-detections of every checkpoint in the test split, with averaged weights if the system has them.
+Two systems train the same architecture with the same batch size, one after the other: `ours` with
+pipelines/samples/bccd.yaml, `peer` the Object Detection API with the hyperparameters of its model zoo and a shortened
+schedule. Time counts from the call of the training loop, including tracing. Nothing is evaluated until training ends;
+then one function scores the detections of every checkpoint in the test split, with averaged weights if the system has
+them. Prints a table, writes scores.json.
 
-A run that exists in the output folder is not repeated, so an interrupted benchmark can continue. Writes scores.json,
-AP.svg and AP50.svg for all runs in the folder.
-
-    python benchmarks/time_to_map.py [--output DIR] [--minutes 20] [--seeds 0,1,2] [--only ours,zoo] [--data .../bccd]
+    python benchmarks/time_to_map.py [--output DIR] [--minutes 20] [--seeds 0 1 2] [--data .../bccd]
 """
 
 import argparse
-import hashlib
 import json
 import math
 import os
 import shutil
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # the checkout's `detloom`
@@ -32,99 +26,43 @@ from tools.bccd_configs import CLASSES, NUM_CHECKPOINTS, our_config, peer_config
 from tools.coco_scores import Score, score_files  # noqa: E402
 from tools.disturbance import run_child  # noqa: E402
 from tools.surroundings import NO_PEER, PEER_PYTHON, describe_machine, find_bccd, has_peer  # noqa: E402
-from tools.time_to_map_report import RunScores, write_report  # noqa: E402
 
 from detloom.schemas.reading.typed_dict import to_canonical_json  # noqa: E402
 
-OUR_SCRIPT = ROOT / "benchmarks/tools/our_train.py"
-PEER_SCRIPT = ROOT / "benchmarks/peers/odapi_train.py"
-SYSTEMS = ("ours", "zoo", "same")
+SCRIPTS = {
+    "ours": (sys.executable, ROOT / "benchmarks/tools/our_train.py"),
+    "peer": (PEER_PYTHON, ROOT / "benchmarks/peers/odapi_train.py"),
+}
 CALIBRATION_STEPS = 50  # measured twice, because the first steps include tracing
 
 
-@dataclass(frozen=True, kw_only=True)
-class Task:
-    """Data about all runs.
-
-    Attributes:
-        recipe: fingerprint of our configuration and the minutes, from which the other configurations are derived.
-    """
-
-    data: Path
-    examples: Path
-    minutes: float
-    recipe: str
-
-    def records(self, split: str) -> str:
-        return str(self.examples / f"Split-{split}/*tfrecord*")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Run:
-    """A training run with its own folder."""
-
-    system: str
-    seed: int
-    folder: Path
-
-    @property
-    def config_path(self) -> Path:
-        return self.folder / ("config.json" if self.system == "ours" else "pipeline.config")
-
-    @property
-    def trained_path(self) -> Path:
-        return self.folder / "trained.json"
-
-    @property
-    def scores_path(self) -> Path:
-        return self.folder / "scores.json"
-
-    def command(self, what: str, *arguments: object) -> list[str]:
-        script = (sys.executable, OUR_SCRIPT) if self.system == "ours" else (PEER_PYTHON, PEER_SCRIPT)
-        return [str(each) for each in (*script, what, self.config_path, *arguments)]
-
-    def checkpoints(self) -> list[tuple[float, str]]:
-        """Return seconds since the start of training and path without extension, in order."""
-        started = json.loads((self.folder / "run/started.json").read_text())["time"]
-        folder, untrained = ("run/checkpoints", "ckpt-0") if self.system == "ours" else ("run", "ckpt-1")
-        files = [path for path in (self.folder / folder).glob("ckpt-*.index") if path.stem != untrained]
-        files.sort(key=lambda path: int(path.stem.removeprefix("ckpt-")))
-        return [(path.stat().st_mtime - started, str(path.with_suffix(""))) for path in files]
-
-
-def make_examples(task: Task) -> None:
-    """The records that all systems read."""
-    if (task.examples / "label_map.pbtxt").is_file():
-        return
+def make_examples(data: Path, examples: Path) -> None:
+    """Write the records that both systems read."""
     ingest = [sys.executable, "-m", "detloom.pipelines.cli", "ingest", "--format=voc", f"--classes={','.join(CLASSES)}"]
-    command = [*ingest, f"--input={task.data}", f"--output={task.examples}", "--splits=train=train,eval=val,test=test"]
-    run_child(command, task.examples.with_suffix(".log"))
+    command = [*ingest, f"--input={data}", f"--output={examples}", "--splits=train=train,eval=val,test=test"]
+    run_child(command, examples.with_suffix(".log"))
 
 
-def train_ours(run: Run, task: Task) -> dict[str, Any]:
-    config = our_config(task.data, run.seed, task.minutes)
-    run.config_path.write_text(to_canonical_json(config))
-    child = run_child(run.command("train", task.examples, run.folder / "run"), run.folder / "train.log")
-    return {"num_steps": config.train.num_steps, "others": child.others, "unsaid": []}
+def train_ours(folder: Path, data: Path, examples: Path, seed: int, minutes: float) -> Path:
+    """Train, and return the path of the configuration."""
+    config = folder / "config.json"
+    config.write_text(to_canonical_json(our_config(data, seed, minutes)))
+    run("ours", "train", config, examples, folder / "run")
+    return config
 
 
-def train_peer(run: Run, task: Task) -> dict[str, Any]:
+def train_peer(folder: Path, data: Path, examples: Path, seed: int, minutes: float) -> Path:
     """Train as many steps as the time allows; a short training run before measures how many."""
-    ours, trial = our_config(task.data, run.seed, task.minutes), replace(run, folder=run.folder / "trial")
+    ours, config = our_config(data, seed, minutes), folder / "pipeline.config"
 
-    def train(its: Run, num_steps: int, every: int) -> tuple[float, list[str]]:
-        its.folder.mkdir(exist_ok=True)
-        text, unsaid = peer_config(run.system, ours, num_steps, task.examples)
-        its.config_path.write_text(text)
-        command = its.command("train", its.folder / "run", num_steps, every, run.seed)
-        return run_child(command, its.folder / "train.log").others, unsaid
+    def train(name: str, num_steps: int, every: int) -> None:
+        config.write_text(peer_config(ours, num_steps, examples))
+        run("peer", "train", config, folder / name, num_steps, every, seed)
 
-    train(trial, 2 * CALIBRATION_STEPS, CALIBRATION_STEPS)
-    (first, _), (second, _) = trial.checkpoints()
-    shutil.rmtree(trial.folder)
-    num_steps, every = steps_within(60 * task.minutes, first, (second - first) / CALIBRATION_STEPS)
-    others, unsaid = train(run, num_steps, every)
-    return {"num_steps": num_steps, "others": others, "unsaid": unsaid}
+    train("trial", 2 * CALIBRATION_STEPS, CALIBRATION_STEPS)
+    (first, _), (second, _) = checkpoints("peer", folder / "trial")
+    train("run", *steps_within(60 * minutes, first, (second - first) / CALIBRATION_STEPS))
+    return config
 
 
 def steps_within(seconds: float, first_seconds: float, step_seconds: float) -> tuple[int, int]:
@@ -139,71 +77,31 @@ def steps_within(seconds: float, first_seconds: float, step_seconds: float) -> t
     return max(every, num_steps // every * every), every
 
 
-def run_once(run: Run, task: Task) -> RunScores:
-    """Train, detect and score; reuse existing results."""
-    if not run.trained_path.is_file():
-        shutil.rmtree(run.folder, ignore_errors=True)
-        run.folder.mkdir(parents=True)
-        trained = (train_ours if run.system == "ours" else train_peer)(run, task)
-        run.trained_path.write_text(json.dumps({**trained, "recipe": task.recipe}))
-    if not run.scores_path.is_file():
-        found_path = run.folder / "found"
-        seconds, paths = zip(*run.checkpoints(), strict=True)
-        run_child(run.command("detect", task.records("test"), found_path, *paths), run.folder / "detect.log")
-        found = score_files(found_path, seconds, task.records("test"), CLASSES)
-        run.scores_path.write_text(json.dumps([asdict(each) for each in found], indent=1))
-    return read_run(run)
+def checkpoints(system: str, folder: Path) -> list[tuple[float, str]]:
+    """Return seconds since the start of training and path without extension, in order."""
+    started = json.loads((folder / "started.json").read_text())["time"]
+    files = (folder / "checkpoints" if system == "ours" else folder).glob("ckpt-*.index")
+    untrained = "ckpt-0" if system == "ours" else "ckpt-1"
+    trained = [path for path in files if path.stem != untrained]
+    trained.sort(key=lambda path: int(path.stem.removeprefix("ckpt-")))
+    return [(path.stat().st_mtime - started, str(path.with_suffix(""))) for path in trained]
 
 
-def read_run(run: Run) -> RunScores:
-    """Read the result of a finished run."""
-    trained = json.loads(run.trained_path.read_text())
-    del trained["recipe"]
-    scores = tuple(Score(**each) for each in json.loads(run.scores_path.read_text()))
-    return RunScores(system=run.system, seed=run.seed, scores=scores, **trained)
+def run(system: str, what: str, config: Path, *arguments: object) -> None:
+    command = [str(word) for word in (*SCRIPTS[system], what, config, *arguments)]
+    run_child(command, config.parent / f"{what}.log")
 
 
-def run_all(task: Task, systems: Sequence[str], seeds: Sequence[int], output: Path) -> list[RunScores]:
-    """Run seed by seed, so that an early stop leaves a fair share of each system.
-
-    Returns:
-        All runs in the folder, including those of earlier calls.
-    """
-    check_runs(task, output)
-    trained = systems if has_peer() else [system for system in systems if system == "ours"]
-    if missing := [system for system in systems if system not in trained]:
-        print(f"{', '.join(missing)}: {NO_PEER}")
-    for seed in seeds:
-        for system in trained:
-            run = Run(system=system, seed=seed, folder=output / f"{system}-{seed}")
-            result = run_once(run, task)
-            last = result.scores[-1]
-            shown = f"AP {last.AP:.3f}, AP50 {last.AP50:.3f} after {last.seconds:.0f} s"
-            print(f"  {run.folder.name}: {shown}; others used {result.others:.0%}", file=sys.stderr, flush=True)
-    return [read_run(run) for run in find_runs(output) if run.scores_path.is_file()]
-
-
-def find_runs(output: Path) -> list[Run]:
-    """Return the runs by system and seed."""
-    folders = [(folder, *folder.name.rpartition("-")[::2]) for folder in output.glob("*-*")]
-    runs = [
-        Run(system=name, seed=int(seed), folder=folder)
-        for folder, name, seed in folders
-        if name in SYSTEMS and seed.isdecimal()
-    ]
-    return sorted(runs, key=lambda run: (SYSTEMS.index(run.system), run.seed))
-
-
-def check_runs(task: Task, output: Path) -> None:
-    """Exit before training if a new run could not be compared with the existing ones."""
-    for run in find_runs(output):
-        if run.trained_path.is_file() and json.loads(run.trained_path.read_text()).get("recipe") != task.recipe:
-            sys.exit(f"{run.folder}: got a run with other minutes or another recipe; choose another --output")
-
-
-def fingerprint(data: Path, minutes: float) -> str:
-    """Return a fingerprint of the recipe and the minutes."""
-    return hashlib.sha256(f"{minutes} {to_canonical_json(our_config(data, 0, minutes))}".encode()).hexdigest()
+def run_once(system: str, folder: Path, data: Path, examples: Path, seed: int, minutes: float) -> list[Score]:
+    """Train, detect and score."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    train = train_ours if system == "ours" else train_peer
+    config = train(folder, data, examples, seed, minutes)
+    records = str(examples / "Split-test/*tfrecord*")
+    seconds, paths = zip(*checkpoints(system, folder / "run"), strict=True)
+    run(system, "detect", config, records, folder / "found", *paths)
+    return list(score_files(folder / "found", seconds, records, CLASSES))
 
 
 def main() -> None:
@@ -211,20 +109,27 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path.home() / ".cache/detloom/time_to_map")
     parser.add_argument("--data", type=Path)
     parser.add_argument("--minutes", type=float, default=20)
-    parser.add_argument("--seeds", type=lambda text: [int(each) for each in text.split(",")], default=[0, 1, 2])
-    parser.add_argument("--only", type=lambda text: text.split(","), default=list(SYSTEMS), metavar=",".join(SYSTEMS))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     args = parser.parse_args()
-    if unknown := set(args.only) - set(SYSTEMS):
-        parser.error(f"--only: got {', '.join(sorted(unknown))}, allowed: {', '.join(SYSTEMS)}")
-    output = args.output.resolve()
+    data, output = find_bccd(args.data), args.output.resolve()
     output.mkdir(parents=True, exist_ok=True)
-    data = find_bccd(args.data)
-    recipe = fingerprint(data, args.minutes)
-    task = Task(data=data, examples=output / "examples", minutes=args.minutes, recipe=recipe)
     os.environ["PYTHONPATH"] = str(ROOT)  # for child processes
-    make_examples(task)
-    runs = run_all(task, args.only, args.seeds, output)
-    write_report(runs, output, {"minutes": args.minutes, **describe_machine()})
+    make_examples(data, output / "examples")
+    systems = ["ours", "peer"] if has_peer() else ["ours"]
+    if not has_peer():
+        print(f"peer: {NO_PEER}")
+    results = []
+    print(f"{'system':8}{'seed':>5}{'step':>7}{'seconds':>9}{'AP':>8}{'AP50':>8}")
+    for seed in args.seeds:
+        for system in systems:
+            scores = run_once(system, output / f"{system}-{seed}", data, output / "examples", seed, args.minutes)
+            results.append({"system": system, "seed": seed, "scores": [asdict(score) for score in scores]})
+            for score in scores:
+                print(
+                    f"{system:8}{seed:5}{score.step:7}{score.seconds:9.0f}{score.AP:8.3f}{score.AP50:8.3f}", flush=True
+                )
+    report = {"minutes": args.minutes, **describe_machine(), "runs": results}
+    (output / "scores.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -115,11 +115,11 @@ def take_serve_page(browser: str, version: Path, image: Path, path: Path) -> Non
     """Serve the model, and give its page the image as if it was pasted, by a script that its policy then allows."""
     from detloom.pipelines.predict.score_threshold import choose_min_score
     from detloom.pipelines.serving.page import Page, format_page
-    from detloom.pipelines.serving.served_model import load_served_model
+    from detloom.pipelines.serving.served_model import ServedModel
     from detloom.pipelines.serving.server import ModelServer
 
-    model = load_served_model(version, "detector")
-    page = format_page(model, min_score=choose_min_score(None, version), max_request_bytes=MAX_REQUEST_BYTES)
+    model = ServedModel(version, "detector")
+    page = format_page(model, choose_min_score(None, version))
     encoded = base64.b64encode(image.read_bytes()).decode()
     script = f"""const bytes = Uint8Array.from(atob("{encoded}"), (c) => c.charCodeAt(0));
         take(new File([bytes], "image", {{ type: "image/jpeg" }}));"""

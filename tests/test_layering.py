@@ -16,12 +16,12 @@ LAYERS = ("schemas", "trainer_module", "components", "pipelines")
 ROOMS = {
     "schemas": "lazy_names errors reading contracts model odapi presets load_config run_file",
     "trainer_module": "files runtime layers boxes detectors data drawing weights evaluation run_state training "
-    "accelerators export train_and_export tfx_run tuner __init__",
+    "export train_and_export tfx_run tuner __init__",
     "components": "properties fingerprints artifact_types beam_job pages storage examples_folder record_files "
     "evaluation_requirements similarity example_gen dataset_validator evaluator model_card pusher retrain notifier "
     "resolvers notebooks __init__",
-    "pipelines": "samples dag check_config lineage serving predict compile container local init find_examples "
-    "validate_folder backends manifests timer kubeflow_runner local_runner vertex_runner python_api kfp_components "
+    "pipelines": "samples dag check_config lineage predict serving compile container local init find_examples "
+    "validate_folder backends doctor manifests timer kubeflow_runner local_runner vertex_runner python_api kfp_components "
     "command_line commands cli",
 }
 # Roots that a layer must not import; of `schemas`, the only ones it may beside the standard library.

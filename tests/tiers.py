@@ -18,10 +18,7 @@ ROOT = Path(__file__).parent.parent
 TFX = frozenset({"tfx", "tfx_bsl", "ml_metadata", "apache_beam", "kfp", "tensorflow_data_validation"})
 TENSORFLOW = frozenset({"tensorflow", "keras"})
 # Documentation, scripts and the tests' own tools.
-META = [
-    ROOT / "tests" / name
-    for name in ("benchmarks", "conformance", "docs", "test_dockerfile.py", "test_flink_cluster_script.py")
-]
+META = [ROOT / "tests" / name for name in ("conformance", "docs")]
 
 
 BLOCKED_MESSAGE = "the tier without TensorFlow imported {}: mark the test with needs_tensorflow"

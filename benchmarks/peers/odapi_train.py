@@ -1,12 +1,11 @@
 """Run the Object Detection API's own training loop, or detection; runs in the peer's environment (build_odapi.sh).
 
-    python odapi_train.py train PIPELINE_CONFIG MODEL_DIR NUM_STEPS STEPS_PER_CHECKPOINT SEED [STEPS_PER_CALL]
-    python odapi_train.py draw PIPELINE_CONFIG OUTPUT_DIR SEED
+    python odapi_train.py train PIPELINE_CONFIG MODEL_DIR NUM_STEPS STEPS_PER_CHECKPOINT SEED
     python odapi_train.py detect PIPELINE_CONFIG RECORDS OUTPUT_DIR CHECKPOINT...
 
 `train` runs `model_lib_v2.train_loop` unchanged; its start time is written to MODEL_DIR/started.json, the time of each
 checkpoint is its file's time, and MODEL_DIR/train has the losses of the last step of each call. The configuration names
-records and label map. `draw` writes random weights to OUTPUT_DIR/ckpt-1. `detect` writes, for each checkpoint, the
+records and label map. `detect` writes, for each checkpoint, the
 detections in the images of RECORDS, in their order, to OUTPUT_DIR/STEP.json as COCO results; with
 `use_moving_averages` it uses the averaged weights, as the peer's `eval_continuously` does.
 """
@@ -25,7 +24,7 @@ from object_detection.protos import pipeline_pb2
 STEPS_PER_CALL = 100  # the peer's own default
 
 
-def train(config_path, model_dir, num_steps, steps_per_checkpoint, seed, steps_per_call=STEPS_PER_CALL):
+def train(config_path, model_dir, num_steps, steps_per_checkpoint, seed):
     tf.random.set_seed(seed)
     os.makedirs(model_dir)
     with open(os.path.join(model_dir, "started.json"), "w") as file:
@@ -37,13 +36,8 @@ def train(config_path, model_dir, num_steps, steps_per_checkpoint, seed, steps_p
         checkpoint_every_n=steps_per_checkpoint,
         checkpoint_max_to_keep=num_steps // steps_per_checkpoint + 1,
         record_summaries=False,
-        num_steps_per_iteration=min(steps_per_call, steps_per_checkpoint),
+        num_steps_per_iteration=min(STEPS_PER_CALL, steps_per_checkpoint),
     )
-
-
-def draw(config_path, output_dir, seed):
-    tf.random.set_seed(seed)
-    tf.train.Checkpoint(model=Model(config_path).model).save(os.path.join(output_dir, "ckpt"))
 
 
 class Model:
@@ -116,9 +110,6 @@ def main():
     if what == "train":
         config_path, model_dir, *counts = rest
         train(config_path, model_dir, *(int(each) for each in counts))
-    elif what == "draw":
-        config_path, output_dir, seed = rest
-        draw(config_path, output_dir, int(seed))
     else:
         detect(*rest)
 

@@ -4,12 +4,10 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from tools.comparable_settings import split_extension, with_length
-
 from detloom.schemas.model.config import Eval, TrainEvalConfig
 from detloom.schemas.model.detector import Ssd
 from detloom.schemas.model.network import WeightSharedConvolutionalBoxPredictor
-from detloom.schemas.model.optimizers import AdamOptimizer, AdamWOptimizer
+from detloom.schemas.model.optimizers import CosineDecayLearningRate, Optimizer
 from detloom.schemas.odapi.pipeline_config import format_pipeline_config
 from detloom.schemas.presets.presets import find_preset
 from detloom.schemas.run_file.read_run_file import read_run_file
@@ -38,17 +36,13 @@ def our_config(data: Path, seed: int, minutes: float) -> TrainEvalConfig:
     return replace(config, train=train, eval=replace(config.eval, evaluate_every=num_steps))
 
 
-def peer_config(system: str, ours: TrainEvalConfig, num_steps: int, examples: Path) -> tuple[str, list[str]]:
-    """Return the text of a pipeline.config, and the list of our settings that it does not support."""
-    config = _zoo_config(ours) if system == "zoo" else ours
-    optimizer, unsaid = config.train.optimizer, []
-    if isinstance(optimizer, AdamWOptimizer):
-        unsaid.append(f"train.optimizer: Adam for AdamW, without its weight_decay of {optimizer.weight_decay}")
-        optimizer = AdamOptimizer(learning_rate=optimizer.learning_rate, epsilon=optimizer.epsilon)
+def peer_config(ours: TrainEvalConfig, num_steps: int, examples: Path) -> str:
+    """Return the text of a pipeline.config with the zoo's hyperparameters for our architecture."""
+    config = _zoo_config(ours)
     train = replace(
         config.train,
         num_steps=num_steps,
-        optimizer=with_length(optimizer, num_steps),
+        optimizer=with_length(config.train.optimizer, num_steps),
         fine_tune_checkpoint_type="detection",  # unused: the peer does not support our "auto"
         checkpoint_every_n=1000,  # defaults: in the peer these are arguments, not configuration
         max_to_keep=3,
@@ -62,8 +56,15 @@ def peer_config(system: str, ours: TrainEvalConfig, num_steps: int, examples: Pa
     evaluation = Eval(batch_size=1, use_moving_averages=train.moving_average is not None)
     model = replace(config.model, num_classes=len(CLASSES))
     text = format_pipeline_config(replace(config, model=model, train=train, eval=evaluation, **readers))
-    text, more = split_extension(text)
-    return text, [*unsaid, *more]
+    return text.partition("[detloom.overrides]")[0]  # our extension, which the peer cannot read
+
+
+def with_length(optimizer: Optimizer, num_steps: int) -> Optimizer:
+    """Return an optimizer whose schedule ends at another step, with a proportional warm-up."""
+    rate = optimizer.learning_rate
+    assert isinstance(rate, CosineDecayLearningRate), rate
+    warmup_steps = max(1, round(rate.warmup_steps * num_steps / rate.total_steps))
+    return replace(optimizer, learning_rate=replace(rate, total_steps=num_steps, warmup_steps=warmup_steps))
 
 
 def _zoo_config(ours: TrainEvalConfig) -> TrainEvalConfig:

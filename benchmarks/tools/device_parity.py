@@ -78,26 +78,6 @@ def compare_numbers(reference: dict[str, float], found: dict[str, float]) -> dic
     }
 
 
-def check_parity(bounds: Bounds, differences: dict[str, float], matched: float | None = None) -> dict[str, Any]:
-    """Return the row of the report; `passed` tells whether all differences are within the bounds.
-
-    Args:
-        differences: of `compare_numbers`.
-        matched: share of matched detections; None if they were not compared.
-    """
-    passed = differences["losses"] <= bounds.losses and differences["gradients"] <= bounds.gradients
-    passed &= matched is None or matched >= bounds.min_matched
-    return {
-        **differences,
-        "losses_bound": bounds.losses,
-        "gradients_bound": bounds.gradients,
-        "matched": matched,
-        "matched_bound": bounds.min_matched,
-        "detections_tolerance": bounds.detections,
-        "passed": passed,
-    }
-
-
 def _largest(values: Any) -> float:
     largest = float(np.max(list(values)))
     return largest if math.isfinite(largest) else math.inf

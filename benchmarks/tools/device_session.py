@@ -1,8 +1,11 @@
 """One process of `benchmarks/accelerator.py`: its devices, its detector, and training steps on any of the devices."""
 
+import argparse
 import os
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import cached_property
 
 import keras
@@ -16,7 +19,6 @@ from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.model.config import TrainEvalConfig
 from detloom.schemas.model.faster_rcnn import FasterRcnn
 from detloom.schemas.presets.presets import find_preset
-from detloom.trainer_module.accelerators.chips import chip_of_device
 from detloom.trainer_module.detectors.detector import Detector
 from detloom.trainer_module.detectors.families import build_detector
 from detloom.trainer_module.layers.fused_batch_norm import FusedBatchNorm
@@ -33,32 +35,6 @@ SMALL_STORED_HW = (96, 128)
 SMALL_NUM_CPUS = 2
 _DEVICES_OF_PRESET = 8  # the presets' batches are for about this many devices
 _KERNEL_GAIN = 2.0  # of He et al. (arXiv:1502.01852), for ReLU
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """Options of the benchmark, for one preset.
-
-    Attributes:
-        preset: ignored if `is_small`.
-        batch_size: images per device; None divides that of the preset by eight.
-        precision: of the network; None is that of the preset.
-        chip: a name in `chips.CHIPS`; None finds it by the device's name.
-        is_small: use two logical CPU devices and a tiny detector.
-        has_xla: also compile the step with XLA.
-        tensor_float: let a GPU multiply float32 in TensorFloat-32, which is TensorFlow's default. A process has one of
-            both, because TensorFlow keeps the kernels that it chose first.
-        seconds: to spend on each measurement.
-    """
-
-    preset: str
-    batch_size: int | None
-    precision: str | None
-    chip: str | None
-    is_small: bool
-    has_xla: bool
-    tensor_float: bool
-    seconds: float
 
 
 class BuiltStep:
@@ -121,15 +97,20 @@ class BuiltStep:
 
 
 class Session:
-    """Devices and detector of a process; created before any other use of TensorFlow."""
+    """Devices and detector of a process; created before any other use of TensorFlow.
 
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
-        if settings.is_small:
+    Args:
+        preset: ignored with `--small`.
+        args: the options of the benchmark.
+    """
+
+    def __init__(self, preset: str, args: argparse.Namespace) -> None:
+        self.preset, self.args = preset, args
+        if args.small:
             (cpu,) = tf.config.list_physical_devices("CPU")
             cpus = [tf.config.LogicalDeviceConfiguration()] * SMALL_NUM_CPUS
             tf.config.set_logical_device_configuration(cpu, cpus)
-        tf.config.experimental.enable_tensor_float_32_execution(settings.tensor_float)
+        tf.config.experimental.enable_tensor_float_32_execution(not args.without_tensor_float)
         strategy = build_strategy()
         self._resolver = strategy.cluster_resolver if isinstance(strategy, tf.distribute.TPUStrategy) else None
         if self._resolver is not None:
@@ -138,7 +119,7 @@ class Session:
         self.kind = next(kind for kind, found in names.items() if found)
         self.devices = names[self.kind]
         self.label_map = LabelMap.from_names([f"class {number}" for number in range(NUM_CLASSES)])
-        self.stored_hw = SMALL_STORED_HW if settings.is_small else STORED_HW
+        self.stored_hw = SMALL_STORED_HW if args.small else STORED_HW
         self._built: dict[bool, BuiltStep] = {}
 
     @cached_property
@@ -155,22 +136,17 @@ class Session:
         gpus = tf.config.list_physical_devices("GPU") if self.kind == "GPU" else []
         return str(tf.config.experimental.get_device_details(gpus[0]).get("device_name", "")) if gpus else ""
 
-    @property
-    def chip(self) -> str | None:
-        """The name of the data sheet."""
-        return self.settings.chip or chip_of_device(self.device_name)
-
     @cached_property
     def config(self) -> TrainEvalConfig:
         """The preset with the batch of one device."""
-        config = one_level_config() if self.settings.is_small else find_preset(self.settings.preset).config
-        default = config.train.batch_size if self.settings.is_small else config.train.batch_size // _DEVICES_OF_PRESET
+        config = one_level_config() if self.args.small else find_preset(self.preset).config
+        default = config.train.batch_size if self.args.small else config.train.batch_size // _DEVICES_OF_PRESET
         train = replace(
             config.train,
-            batch_size=self.settings.batch_size or max(default, 1),
+            batch_size=self.args.batch_size or max(default, 1),
             gradient_accumulation_steps=1,
             monitoring=replace(config.train.monitoring, gradient_norms=True),
-            precision=self.settings.precision or config.train.precision,
+            precision=self.args.precision or config.train.precision,
         )
         return replace(config, train=train, model=replace(config.model, num_classes=self.label_map.num_classes))
 
@@ -181,8 +157,15 @@ class Session:
 
     @cached_property
     def batch(self) -> dict[str, np.ndarray]:
-        with generated_batches(self.config, self.label_map, self.stored_hw) as batches:
+        with self.generated_batches() as batches:
             return {name: value.numpy() for name, value in next(batches).items()}
+
+    def generated_batches(self) -> AbstractContextManager[Iterator[dict[str, tf.Tensor]]]:
+        """Provide training batches of generated images."""
+        return generated_batches(self.config, self.label_map, self.stored_hw)
+
+    def images_uint8(self) -> np.ndarray:
+        return np.clip(np.rint(self.batch[IMAGE]), 0, 255).astype(np.uint8)
 
     @cached_property
     def reference(self) -> BuiltStep:
@@ -199,11 +182,11 @@ class Session:
     @property
     def variants(self) -> tuple[bool, ...]:
         """Values of `jit`: without and with XLA."""
-        return (False, True) if self.settings.has_xla else (False,)
+        return (False,) if self.args.without_xla else (False, True)
 
     def bounds(self, precision: str) -> tuple[str, Bounds]:
         """Return the arithmetic of the device with a network's precision, and the bounds for it."""
-        arithmetic = arithmetic_of(self.kind, precision, has_tensor_float=self.settings.tensor_float)
+        arithmetic = arithmetic_of(self.kind, precision, has_tensor_float=not self.args.without_tensor_float)
         table = BOUNDS_WITH_PROPOSALS if isinstance(self.config.model, FasterRcnn) else BOUNDS
         return arithmetic, table[arithmetic]
 

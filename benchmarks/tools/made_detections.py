@@ -24,10 +24,6 @@ class Size:
     images: int
     detections: int
     classes: int
-    node_images: int
-
-    def flags(self) -> list[str]:
-        return [f"--{name.replace('_', '-')}={getattr(self, name)}" for name in self.__dataclass_fields__]
 
 
 def make_split(size: Size) -> "Split":
@@ -67,7 +63,7 @@ def measure_detections(images: int, *, detections: int = 100, classes: int = 80)
     from detloom.components.evaluator.evaluation_result import assess, measure_model
     from detloom.schemas.run_file.evaluator_and_gates import Evaluator, Gates
 
-    size = Size(images=images, detections=detections, classes=classes, node_images=0)
+    size = Size(images=images, detections=detections, classes=classes)
     split = make_split(size)
     model = measure_model(split, make_detections(split, size, 0), Evaluator())
     names = [str(number) for number in range(images)]

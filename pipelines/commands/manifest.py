@@ -7,10 +7,9 @@ import click
 
 from detloom.pipelines.command_line.command import command
 from detloom.pipelines.command_line.options import FILE, PATH, override_options, read_override_options
-from detloom.schemas.errors import InputError
 
 if TYPE_CHECKING:
-    from detloom.pipelines.manifests.build_manifest import ManifestKind
+    from detloom.pipelines.manifests import ManifestKind
 
 
 @command(
@@ -20,18 +19,14 @@ if TYPE_CHECKING:
 @click.argument("run_file", type=PATH)
 @click.option(
     "--kind",
-    type=click.Choice(["jobset", "job", "tfjob"]),
+    type=click.Choice(["jobset", "job"]),
     default="jobset",
     show_default=True,
-    help="A JobSet, an Indexed Job with a service, or a TFJob of Kubeflow's training operator v1.",
+    help="A JobSet, or an Indexed Job with a service.",
 )
-@click.option("--workers", type=click.IntRange(min=1), default=2, show_default=True, metavar="N", help="Machines.")
+@click.option("--workers", type=click.IntRange(min=2), default=2, show_default=True, metavar="N", help="Machines.")
 @click.option("--examples", required=True, metavar="DIR", help="Output of detloom ingest, in the containers.")
 @click.option("--out", required=True, metavar="DIR", help="Folder in the containers that all workers share.")
-@click.option("--train-split", default="train", show_default=True, metavar="NAME", help="Split to train on.")
-@click.option(
-    "--eval-split", default="", metavar="NAME", help="Split to evaluate on. Default: eval, val, valid or validation."
-)
 @click.option("--name", default="", help="Name of the objects in the cluster. Default: that of the run.")
 @click.option("-o", "output", type=FILE, metavar="FILE", help="Default: standard output.")
 @override_options
@@ -41,20 +36,17 @@ def manifest(
     workers: int,
     examples: str,
     out: str,
-    train_split: str,
-    eval_split: str,
     name: str,
     output: Path | None,
     settings: tuple[str, ...],
 ) -> None:
     """Write Kubernetes manifests to train on several machines.
 
-    They run `detloom train` with the model of RUN_FILE. Image, namespace, volumes and secrets come from its section
-    `kubeflow`; cores, memory, GPUs and restarts from the entry for Trainer in `nodes`. The same run file gives the same
-    bytes.
+    They run `detloom train` with the model of RUN_FILE on the split `train`. Image, namespace, volumes and secrets come
+    from its section `kubeflow`; cores, memory, GPUs and restarts from the entry for Trainer in `nodes`. The same run
+    file gives the same bytes.
     """
-    from detloom.pipelines.manifests.build_manifest import build_manifest, to_yaml
-    from detloom.pipelines.manifests.training_pod import Training, default_name
+    from detloom.pipelines.manifests import format_manifest
     from detloom.schemas.odapi.pipeline_config import refusal
     from detloom.schemas.reading.text_file import write_text_file
     from detloom.schemas.run_file.read_run_file import build_run, check_checkpoint, load_run_tree
@@ -66,19 +58,8 @@ def manifest(
     run = build_run(tree)
     check_trainable(run.config)
     check_checkpoint(run.train.fine_tune_checkpoint, tree, "Kubernetes")
-    training = Training(
-        run=run,
-        name=name or default_name(run),
-        workers=workers,
-        examples=examples,
-        out=out,
-        train_split=train_split,
-        eval_split=eval_split,
-    )
-    text = to_yaml(build_manifest(training, kind))
+    text = format_manifest(run, kind, workers=workers, examples=examples, out=out, name=name)
     if output is None:
         click.echo(text, nl=False)
-    elif output.parent.is_dir():
-        write_text_file(output, text)
     else:
-        raise InputError(f"-o: got '{output}', allowed: a file in an existing folder.")
+        write_text_file(output, text)

@@ -1,10 +1,8 @@
 """Command `detloom serve`: an HTTP server to try a model. Imports are late to keep the CLI fast."""
 
-import ipaddress
+import contextlib
 import re
-import signal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,11 +11,7 @@ from detloom.pipelines.command_line.options import STORED_FOLDER, NumberRange, c
 from detloom.pipelines.predict.score_threshold import OPTION_HELP, choose_min_score
 from detloom.schemas.errors import InputError
 
-if TYPE_CHECKING:
-    from detloom.pipelines.serving.server import ModelServer
-
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_POLL_SECONDS = 0.5  # interval at which a stop request is noticed
 _LAST_CALL_SECONDS = 10.0  # to finish the current call of the model at the end
 
 
@@ -50,18 +44,17 @@ def serve(model: Path | str, host: str, port: int, name: str, max_request_mb: fl
     """
     from detloom.pipelines.local.console import show_log
     from detloom.pipelines.serving.page import format_page
-    from detloom.pipelines.serving.served_model import load_served_model
-    from detloom.pipelines.serving.server import HEALTH_PATH, ModelServer
+    from detloom.pipelines.serving.served_model import ServedModel
+    from detloom.pipelines.serving.server import ModelServer
     from detloom.trainer_module.export.predict import find_saved_model
 
     if _NAME.fullmatch(name) is None:
         raise InputError(f"--name: got {name!r}, allowed: a letter or digit, then up to 63 of them and of '._-'.")
     show_log()
     folder = copied_model(model)
-    served = load_served_model(folder, name)
+    served = ServedModel(folder, name)
     max_request_bytes = round(max_request_mb * 2**20)
-    shown_score = choose_min_score(min_score, find_saved_model(folder))
-    page = format_page(served, min_score=shown_score, max_request_bytes=max_request_bytes)
+    page = format_page(served, choose_min_score(min_score, find_saved_model(folder)))
     try:
         server = ModelServer(host, port, served, page, max_request_bytes)
     except (OSError, UnicodeError) as error:  # UnicodeError: the host is not a valid name
@@ -70,31 +63,12 @@ def serve(model: Path | str, host: str, port: int, name: str, max_request_mb: fl
             f"--host {host} --port {port}: cannot listen ({reason}); --port 0 chooses a free port."
         ) from None
     click.echo(f"{server.url}/ is the web page for {served.name}, version {served.version}.")
-    signatures = ", ".join(sorted(served.signatures))
-    click.echo(f"{server.url}/v1/models/{served.name}:predict accepts the signatures {signatures}.")
-    click.echo(f"{server.url}{HEALTH_PATH} is the health check. Not a production server. Stop it with Ctrl-C.")
-    if not ipaddress.ip_address(server.server_name).is_loopback:
-        click.echo(f"warning: everyone who can reach {server.server_name} can use it without a password.", err=True)
-    serve_until_stopped(server)
+    click.echo(f"{server.url}/v1/models/{served.name}:predict accepts encoded images.")
+    click.echo("Not a production server. Stop it with Ctrl-C.")
+    if not server.is_local:
+        click.echo(f"warning: everyone who can reach {server.url} can use it without a password.", err=True)
+    with contextlib.suppress(KeyboardInterrupt):
+        server.serve_forever()
+    server.server_close()
+    served.wait_until_idle(_LAST_CALL_SECONDS)
     click.echo("Stopped.", err=True)
-
-
-def serve_until_stopped(server: "ModelServer") -> None:
-    """Serve until Ctrl-C or SIGTERM, then let the current call of the model finish. Call it in the main thread."""
-    is_stopping = False
-
-    def stop(*_: Any) -> None:
-        # No exception here: Python ignores an exception that is raised during a destructor.
-        nonlocal is_stopping
-        is_stopping = True
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    server.timeout = _POLL_SECONDS
-    try:
-        while not is_stopping:
-            server.handle_request()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        server.server_close()
-        server.model.wait_until_idle(_LAST_CALL_SECONDS)

@@ -21,7 +21,8 @@ from detloom.schemas.run_file.accelerators import (
     GPU_LABEL,
     TOPOLOGY_LABEL,
     TPU_LABEL,
-    find_slice,
+    TPU_LABELS,
+    TPU_SLICES,
     is_tpu,
 )
 from detloom.schemas.run_file.kubeflow import Volume
@@ -101,8 +102,8 @@ def selector_of(node: NodeSettings, where: str) -> dict[str, str]:
     given = dict(node.node_selector or {})
     needed = {}
     if node.accelerator is not None and is_tpu(node.accelerator.type):
-        tpu = find_slice(node.accelerator.type, node.accelerator.count)
-        needed = {TPU_LABEL: tpu.label, TOPOLOGY_LABEL: tpu.topology}
+        kind = node.accelerator.type
+        needed = {TPU_LABEL: TPU_LABELS[kind], TOPOLOGY_LABEL: TPU_SLICES[kind][node.accelerator.count]}
     elif node.accelerator is not None and node.accelerator.type != ANY_GPU:
         needed = {GPU_LABEL: node.accelerator.type}
     for label, value in needed.items():

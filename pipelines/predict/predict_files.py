@@ -14,7 +14,7 @@ from PIL import Image
 
 from detloom.components.evaluator.coco_files import read_coco_ground_truth
 from detloom.pipelines.predict.image_files import ImageFile
-from detloom.pipelines.serving.image_limits import MAX_PIXELS
+from detloom.pipelines.predict.image_limits import MAX_PIXELS
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import escape

@@ -4,21 +4,20 @@ A TPU slice must fit into one machine, which has at most 8 chips: the training s
 TensorFlow on a slice of several machines needs a service on each of them, which neither GKE nor Vertex AI starts for a
 custom image.
 
-Sources, read as stored copies in November 2026; none of these machines was tested:
+Sources (November 2026); untested on real hardware:
 
-* TPUs on GKE: "Plan TPUs in GKE" (cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus), compared row by row
-  with the tables of GKE's cluster autoscaler (package machinetypes: fixedTpuCount, singleHostTopologyMap,
-  supportedTpuTypes; it has no v2) and of GoogleCloudPlatform/PerfKitBenchmarker (TPU_MACHINE_TO_ACCELERATOR_MAP).
+* TPUs on GKE: "Plan TPUs in GKE" (cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus) and the tables of GKE's
+  cluster autoscaler (package machinetypes).
 * TPUs on Vertex AI: "Training with TPU accelerators" (cloud.google.com/vertex-ai/docs/training/training-with-tpu-vm):
-  v2, v3 and v5e, always with one replica; v5e needs TensorFlow 2.15 or later.
+  v2, v3 and v5e, always with one replica.
 * TensorFlow on TPUs: "TPU software versions" (cloud.google.com/tpu/docs/runtimes).
 * GPUs: "GPU machine types" (docs.cloud.google.com/compute/docs/gpus) and, for the cores allowed with GPUs of N1
   machines, the tables maxGpuCount and maxCpuCount of kubernetes/autoscaler's provider for GCE.
 """
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 
 from detloom.schemas.errors import check
 
@@ -27,24 +26,11 @@ TPU_RESOURCE = "google.com/tpu"
 TPU_LABEL, TOPOLOGY_LABEL = "cloud.google.com/gke-tpu-accelerator", "cloud.google.com/gke-tpu-topology"
 GPU_LABEL = "cloud.google.com/gke-accelerator"
 CLOUD_TPU = "cloud-tpu"  # Vertex AI's machine type for TPU v2 and v3
-_TOPOLOGY = re.compile(r"[1-9][0-9]*(x[1-9][0-9]*){1,2}")
-_ONLY_THESE = "Google documents TensorFlow on TPU v2, v3, v4 and v5e only"
-
-
-@dataclass(frozen=True, kw_only=True)
-class TpuSlice:
-    """A TPU slice of one machine.
-
-    Attributes:
-        label: value of GKE's node label `cloud.google.com/gke-tpu-accelerator`.
-        topology: grid of the chips, such as 2x4.
-        num_chips: number of chips of the machine; one container must use all of them.
-    """
-
-    machine_type: str
-    label: str
-    topology: str
-    num_chips: int
+_TENSORFLOW_TPUS = "Google documents TensorFlow on TPU v2, v3, v4 and v5e only"
+_ONE_MACHINE = (
+    "a larger slice needs several machines, on which training with a TPU is not supported; for more, use GPUs on "
+    "several machines (`detloom manifest`, or vertex.training.workers)"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,53 +39,51 @@ class Gpu:
 
     Attributes:
         vertex_type: name in Vertex AI.
-        counts: allowed numbers of GPUs per machine.
-        machines: number of GPUs by machine type, for machine types with a fixed number; empty for GPUs of N1 machines.
+        machines: number of GPUs by machine type; empty for GPUs that are added to N1 machines.
         max_cores: largest number of cores of an N1 machine by number of GPUs; empty if `machines` is set.
     """
 
     vertex_type: str
-    counts: tuple[int, ...]
-    machines: Mapping[str, int]
-    max_cores: Mapping[int, int]
+    machines: Mapping[str, int] = field(default_factory=dict)
+    max_cores: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def counts(self) -> list[int]:
+        """Numbers of GPUs that a machine can have."""
+        return sorted({*self.machines.values(), *self.max_cores})
 
 
-def _of_n1(vertex_type: str, max_cores: Mapping[int, int]) -> Gpu:
-    return Gpu(vertex_type=vertex_type, counts=tuple(max_cores), machines={}, max_cores=max_cores)
-
-
-def _with_machines(vertex_type: str, machines: Mapping[str, int]) -> Gpu:
-    return Gpu(vertex_type=vertex_type, counts=tuple(sorted(set(machines.values()))), machines=machines, max_cores={})
-
-
-TPU_SLICES: Mapping[str, tuple[TpuSlice, ...]] = {
-    "tpu-v3": (TpuSlice(machine_type="ct3-hightpu-4t", label="tpu-v3-device", topology="2x2", num_chips=4),),
-    "tpu-v4": (TpuSlice(machine_type="ct4p-hightpu-4t", label="tpu-v4-podslice", topology="2x2x1", num_chips=4),),
-    "tpu-v5e": (
-        TpuSlice(machine_type="ct5lp-hightpu-1t", label="tpu-v5-lite-podslice", topology="1x1", num_chips=1),
-        TpuSlice(machine_type="ct5lp-hightpu-4t", label="tpu-v5-lite-podslice", topology="2x2", num_chips=4),
-        TpuSlice(machine_type="ct5lp-hightpu-8t", label="tpu-v5-lite-podslice", topology="2x4", num_chips=8),
-    ),
+TPU_SLICES: Mapping[str, Mapping[int, str]] = {  # topology by number of chips of one machine
+    "tpu-v3": {4: "2x2"},
+    "tpu-v4": {4: "2x2x1"},
+    "tpu-v5e": {1: "1x1", 4: "2x2", 8: "2x4"},
 }
+TPU_LABELS = {
+    "tpu-v3": "tpu-v3-device",
+    "tpu-v4": "tpu-v4-podslice",
+    "tpu-v5e": "tpu-v5-lite-podslice",
+}  # on GKE's nodes
 GPUS: Mapping[str, Gpu] = {  # by the value of GKE's node label
-    "nvidia-tesla-p100": _of_n1("NVIDIA_TESLA_P100", {1: 16, 2: 32, 4: 64}),
-    "nvidia-tesla-v100": _of_n1("NVIDIA_TESLA_V100", {1: 12, 2: 24, 4: 48, 8: 96}),
-    "nvidia-tesla-t4": _of_n1("NVIDIA_TESLA_T4", {1: 24, 2: 48, 4: 96}),
-    "nvidia-l4": _with_machines(
-        "NVIDIA_L4",
-        {f"g2-standard-{cores}": 1 for cores in (4, 8, 12, 16, 32)}
+    "nvidia-tesla-p100": Gpu(vertex_type="NVIDIA_TESLA_P100", max_cores={1: 16, 2: 32, 4: 64}),
+    "nvidia-tesla-v100": Gpu(vertex_type="NVIDIA_TESLA_V100", max_cores={1: 12, 2: 24, 4: 48, 8: 96}),
+    "nvidia-tesla-t4": Gpu(vertex_type="NVIDIA_TESLA_T4", max_cores={1: 24, 2: 48, 4: 96}),
+    "nvidia-l4": Gpu(
+        vertex_type="NVIDIA_L4",
+        machines={f"g2-standard-{cores}": 1 for cores in (4, 8, 12, 16, 32)}
         | {"g2-standard-24": 2, "g2-standard-48": 4, "g2-standard-96": 8},
     ),
-    "nvidia-tesla-a100": _with_machines(
-        "NVIDIA_TESLA_A100", {f"a2-highgpu-{n}g": n for n in (1, 2, 4, 8)} | {"a2-megagpu-16g": 16}
+    "nvidia-tesla-a100": Gpu(
+        vertex_type="NVIDIA_TESLA_A100",
+        machines={f"a2-highgpu-{n}g": n for n in (1, 2, 4, 8)} | {"a2-megagpu-16g": 16},
     ),
-    "nvidia-a100-80gb": _with_machines("NVIDIA_A100_80GB", {f"a2-ultragpu-{n}g": n for n in (1, 2, 4, 8)}),
-    "nvidia-h100-80gb": _with_machines("NVIDIA_H100_80GB", {f"a3-highgpu-{n}g": n for n in (1, 2, 4, 8)}),
+    "nvidia-a100-80gb": Gpu(vertex_type="NVIDIA_A100_80GB", machines={f"a2-ultragpu-{n}g": n for n in (1, 2, 4, 8)}),
+    "nvidia-h100-80gb": Gpu(vertex_type="NVIDIA_H100_80GB", machines={f"a3-highgpu-{n}g": n for n in (1, 2, 4, 8)}),
 }
 _REFUSED_ON_GKE = {
     "tpu-v2": "GKE has no TPU v2; use Vertex AI (vertex.training)",
-    **dict.fromkeys(("tpu-v5p", "tpu-v6e", "tpu7x"), _ONLY_THESE),
+    **dict.fromkeys(("tpu-v5p", "tpu-v6e", "tpu7x"), _TENSORFLOW_TPUS),
 }
+_VERTEX_V5E = {f"ct5lp-hightpu-{chips}t": topology for chips, topology in TPU_SLICES["tpu-v5e"].items()}
 _VERTEX_TPU_CORES = 8  # TPU v2 or v3 in one machine: four chips with two cores each
 _VERTEX_TPUS = ("TPU_V2", "TPU_V3")
 _N1 = re.compile(r"n1-(standard|highmem|highcpu)-([0-9]+)")
@@ -109,11 +93,6 @@ _GPU_FAMILIES = ("a2-", "a3-", "a4-", "a4x-", "g2-", "g4-")  # machine types tha
 def is_tpu(kind: str) -> bool:
     """Return True for the name of a TPU in a run file, supported or not."""
     return kind.startswith("tpu")
-
-
-def find_slice(kind: str, count: int) -> TpuSlice:
-    """Return the slice with a number of chips; the pair must have been checked."""
-    return next(each for each in TPU_SLICES[kind] if each.num_chips == count)
 
 
 def check_accelerator(kind: str, count: int, topology: str) -> None:
@@ -128,10 +107,10 @@ def check_accelerator(kind: str, count: int, topology: str) -> None:
     check(kind not in _REFUSED_ON_GKE, "type", f"{kind!r}: {_REFUSED_ON_GKE.get(kind)}", ", ".join(TPU_SLICES))
     check(kind in TPU_SLICES, "type", repr(kind), ", ".join((*TPU_SLICES, *GPUS, ANY_GPU)))
     slices = TPU_SLICES[kind]
-    _check_one_machine("topology", topology, [each.topology for each in slices])
-    pairs = " or ".join(f"{each.num_chips} with {each.topology} ({each.machine_type})" for each in slices)
+    _check_topology("topology", topology, slices.values())
     got = f"{count} chips of a {kind}" + (f" with {topology}" if topology else "")
-    fits = any(each.num_chips == count and topology in ("", each.topology) for each in slices)
+    pairs = " or ".join(f"{chips} with {grid}" for chips, grid in slices.items())
+    fits = count in slices and topology in ("", slices[count])
     check(fits, "count", got, f"all chips of a machine: {pairs}", "topology")
 
 
@@ -155,7 +134,7 @@ def check_vertex_machine(
         check(not tpu_topology, "tpu_topology", repr(tpu_topology), f"nothing with {CLOUD_TPU}", "machine_type")
         allowed = f"{' or '.join(_VERTEX_TPUS)} with {CLOUD_TPU}"
         check(accelerator_type in _VERTEX_TPUS, "accelerator_type", repr(accelerator_type), allowed, "machine_type")
-        allowed = f"{_VERTEX_TPU_CORES}, the cores of one machine; {_why_one_machine()}"
+        allowed = f"{_VERTEX_TPU_CORES}, the cores of one machine; {_ONE_MACHINE}"
         is_one_machine = accelerator_count == _VERTEX_TPU_CORES
         check(is_one_machine, "accelerator_count", accelerator_count, allowed, "accelerator_type")
     elif has_tpu:
@@ -166,24 +145,23 @@ def check_vertex_machine(
 
 
 def _check_vertex_v5e(machine_type: str, accelerator_type: str, accelerator_count: int, tpu_topology: str) -> None:
-    slices = {each.machine_type: each for each in TPU_SLICES["tpu-v5e"]}
-    pairs = ", ".join(f"{name} with {each.topology}" for name, each in slices.items())
-    allowed = f"{pairs}, or {CLOUD_TPU} with {' or '.join(_VERTEX_TPUS)} ({_ONLY_THESE}; Vertex AI has no v4)"
-    check(machine_type in slices, "machine_type", repr(machine_type), allowed)
+    pairs = ", ".join(f"{name} with {topology}" for name, topology in _VERTEX_V5E.items())
+    allowed = f"{pairs}, or {CLOUD_TPU} with {' or '.join(_VERTEX_TPUS)} ({_TENSORFLOW_TPUS}; Vertex AI has no v4)"
+    check(machine_type in _VERTEX_V5E, "machine_type", repr(machine_type), allowed)
     got, allowed = repr(accelerator_type), f"nothing with {machine_type}, which implies it"
     check(not accelerator_type, "accelerator_type", got, allowed, "machine_type")
     check(not accelerator_count, "accelerator_count", accelerator_count, f"0 with {machine_type}", "machine_type")
-    _check_one_machine("tpu_topology", tpu_topology, [each.topology for each in slices.values()])
-    fits = tpu_topology == slices[machine_type].topology
+    _check_topology("tpu_topology", tpu_topology, _VERTEX_V5E.values())
+    fits = tpu_topology == _VERTEX_V5E[machine_type]
     check(fits, "tpu_topology", repr(tpu_topology), pairs, "machine_type")
 
 
 def _check_vertex_gpus(machine_type: str, accelerator_type: str, accelerator_count: int) -> None:
     by_name = {gpu.vertex_type: gpu for gpu in GPUS.values()}
     if not accelerator_type:
-        needs = [name for name, gpu in by_name.items() if machine_type in gpu.machines]
-        has_gpus = bool(needs) or machine_type.startswith(_GPU_FAMILIES)
-        allowed = f"the GPU of {machine_type}: {', '.join(needs) or ', '.join(by_name)}"
+        gpus = [name for name, gpu in by_name.items() if machine_type in gpu.machines]
+        has_gpus = bool(gpus) or machine_type.startswith(_GPU_FAMILIES)
+        allowed = f"the GPU of {machine_type}: {', '.join(gpus) or ', '.join(by_name)}"
         check(not has_gpus, "accelerator_type", "nothing", allowed, "machine_type")
         allowed = "0 without accelerator_type"
         check(accelerator_count == 0, "accelerator_count", accelerator_count, allowed, "accelerator_type")
@@ -206,16 +184,7 @@ def _check_vertex_gpus(machine_type: str, accelerator_type: str, accelerator_cou
     check(accelerator_count in counts, "accelerator_count", accelerator_count, allowed, "machine_type")
 
 
-def _check_one_machine(field: str, topology: str, known: list[str]) -> None:
-    """Raise FieldError for a slice of several machines; the caller checks the topology of one machine."""
-    if topology and topology not in known:
-        allowed = ", ".join(known)
-        check(bool(_TOPOLOGY.fullmatch(topology)), field, repr(topology), allowed)
-        check(False, field, f"{topology!r}, which needs several machines", f"{allowed}; {_why_one_machine()}")
-
-
-def _why_one_machine() -> str:
-    return (
-        "a larger slice needs several machines, on which this version cannot train with a TPU; for more, use GPUs on "
-        "several machines (`detloom manifest`, or vertex.training.workers)"
-    )
+def _check_topology(name: str, topology: str, topologies: Collection[str]) -> None:
+    """Raise FieldError for a topology that no machine has; the caller compares it with the count or the machine."""
+    allowed = f"{', '.join(topologies)}; {_ONE_MACHINE}"
+    check(topology in ("", *topologies), name, repr(topology), allowed)

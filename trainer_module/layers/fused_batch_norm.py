@@ -12,7 +12,7 @@ class FusedBatchNorm(keras.layers.BatchNormalization):
     """`keras.layers.BatchNormalization` for [B, H, W, C] on the fused kernel of TensorFlow.
 
     Keras 3 normalizes in several passes over the tensor, which makes forward and backward pass of the network on CPU
-    1.6 times as long (benchmarks/fused_batch_norm.py). The moving variance is updated with the unbiased estimate
+    1.6 times as long (measured in November 2026). The moving variance is updated with the unbiased estimate
     (N / (N - 1)), which the fused kernel returns and most models of the Object Detection API use. Without
     `unbiased_variance`, it is updated with the variance of the batch, as by Keras.
 

@@ -89,7 +89,7 @@ class PerformanceSummary:
         return (
             f"The device waited for images in {100 * self.input_share:.0f} % of the time: give the host more cores, "
             "store smaller images (more pixels than the network's input gain nothing), or remove the most expensive "
-            "augmentations; benchmarks/input_pipeline.py times them."
+            "augmentations."
         )
 
 

@@ -180,17 +180,6 @@ class TrainSteps:
         """Consume the next batch and count a step, without any other effect."""
         self._skip(iterator)
 
-    def hlo(self, batch: dict[str, tf.TensorSpec]) -> str:
-        """Return the HLO of one replica's step as text, without running it."""
-        step = _compiled(
-            lambda stop, was_finite, *values: self._replica_step(
-                dict(zip(batch, values, strict=True)), stop, was_finite
-            )
-        )
-        flags = tf.TensorSpec([], tf.float32), tf.TensorSpec([], tf.bool)
-        text: str = step.experimental_get_compiler_ir(*flags, *batch.values())(stage="hlo")
-        return text
-
     def are_weights_finite(self) -> bool:
         """Return True if no trained weight is NaN or infinite: an update can overflow with a finite gradient."""
         return all(np.isfinite(variable.numpy()).all() for variable in self.trained.variables)

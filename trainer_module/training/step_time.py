@@ -1,4 +1,4 @@
-"""Measure how long a training step and its input take on this machine, on generated images."""
+"""Measure how long a training step takes on this machine, on generated images."""
 
 import contextlib
 import logging
@@ -21,7 +21,6 @@ from detloom.trainer_module.training.step import TrainSteps
 from detloom.trainer_module.weights.restore import find_trained
 
 NUM_CALLS, STEPS_PER_CALL = 4, 3
-_WARM_UP_SECONDS, _INPUT_SECONDS = 1.0, 4.0
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -56,24 +55,6 @@ def seconds_per_step(
         steps.run(batches, steps_per_call)  # returns when the device is ready
         seconds.append((time.perf_counter() - started) / steps_per_call)
     return seconds
-
-
-def measure_input_rate(config: TrainEvalConfig, label_map: LabelMap, image_hw: tuple[int, int]) -> float:
-    """Return the images per second that reading, augmentation and batching give when nothing else runs.
-
-    Args:
-        config: of a detector without masks and keypoints, which the generated images lack.
-        image_hw: height and width of the stored images, in pixels.
-    """
-    with generated_batches(config, label_map, image_hw) as batches:
-        started = time.perf_counter()
-        while time.perf_counter() - started < _WARM_UP_SECONDS:
-            next(batches)
-        num_batches, started = 0, time.perf_counter()
-        while (seconds := time.perf_counter() - started) < _INPUT_SECONDS:
-            next(batches)
-            num_batches += 1
-    return num_batches * config.train.batch_size / seconds
 
 
 @contextlib.contextmanager

@@ -68,22 +68,6 @@ def crowded(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.fixture(scope="session")
-def installed_once() -> dict[str, Any]:
-    """Return the installed packages; reading their metadata takes about a second."""
-    from detloom.pipelines.commands.installed_packages import read_installed
-
-    return read_installed()
-
-
-@pytest.fixture
-def cached_packages(installed_once, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read the installed packages once per session."""
-    from detloom.pipelines.commands import installed_packages
-
-    monkeypatch.setattr(installed_packages, "read_installed", lambda: installed_once)
-
-
 @pytest.fixture
 def write_run(tmp_path: Path) -> Callable[..., Path]:
     """Return a function that writes a run file with further sections, and a compiled job in `job` beside it."""

@@ -38,7 +38,7 @@ def test_file_has_the_same_content_as_standard_output(tmp_path):
 
 
 def test_overrides_reach_the_configuration(tmp_path):
-    result = manifest(tmp_path, "--kind", "tfjob", "--set", "train.num_steps=99")
+    result = manifest(tmp_path, "--kind", "job", "--set", "train.num_steps=99")
     config = next(yaml.safe_load_all(result.output))
     assert json.loads(config["data"]["config.json"])["train"]["num_steps"] == 99
 
@@ -47,11 +47,6 @@ def test_missing_section_is_refused(tmp_path):
     result = manifest(tmp_path, kubeflow=None)
     assert result.exit_code == 1
     assert "kubeflow: the section is missing" in str(result.exception)
-
-
-def test_output_in_a_missing_folder_is_refused(tmp_path):
-    result = manifest(tmp_path, "-o", tmp_path / "none" / "x.yaml")
-    assert "-o: got" in str(result.exception)
 
 
 def test_checkpoint_that_containers_cannot_see_is_refused(tmp_path):

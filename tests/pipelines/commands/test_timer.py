@@ -1,6 +1,5 @@
 import os
 import re
-import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +17,6 @@ name: cells
 data: {path: ., split_by_ratio: {}}
 workspace: ws
 schedule: {cron: 0 3 * * *}
-notifications: {webhook: {url: "env:HOOK"}}
 """
 
 
@@ -34,24 +32,17 @@ def test_units_are_printed_and_nothing_is_written(run_file):
     assert result.exit_code == 0, result.output
     assert "# --- detloom-cells.service\n" in result.stdout
     assert "OnCalendar=*-*-* 03:00:00 UTC\n" in result.stdout
-    assert re.search(r"next runs: 20\d\d-\d\d-\d\d 03:00\+00:00, ", result.stderr)
     assert [path.name for path in run_file.parent.iterdir()] == ["run.yaml"]
 
 
-def test_environment_file_is_private_and_never_overwritten(run_file):
-    folder, environment = run_file.parent / "units", run_file.parent / "ws" / "schedule.env"
-    for _ in range(2):
-        result = CliRunner().invoke(cli, ["timer", str(run_file), "-o", str(folder)])
-        assert result.exit_code == 0, result.output
-    assert sorted(path.name for path in folder.iterdir()) == ["detloom-cells.service", "detloom-cells.timer"]
-    assert stat.S_IMODE(environment.stat().st_mode) == 0o600
-    assert environment.read_text() == "# Environment of scheduled runs: NAME='value'\n#HOOK=''\n"
-    environment.write_text("HOOK='secret'\n")
+def test_units_are_written_and_the_workspace_is_made(run_file):
+    folder = run_file.parent / "units"
     result = CliRunner().invoke(cli, ["timer", str(run_file), "-o", str(folder)])
-    assert environment.read_text() == "HOOK='secret'\n"
+    assert result.exit_code == 0, result.output
+    assert sorted(path.name for path in folder.iterdir()) == ["detloom-cells.service", "detloom-cells.timer"]
+    assert (run_file.parent / "ws").is_dir()
     next_line = "Next: systemctl --user daemon-reload && systemctl --user enable --now detloom-cells.timer"
     assert result.stderr.splitlines()[-1] == next_line
-    assert "secret" not in "".join(path.read_text() for path in folder.iterdir()) + result.output
 
 
 def test_crontab_line(run_file):

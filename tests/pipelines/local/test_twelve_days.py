@@ -10,9 +10,10 @@ import signal
 import subprocess
 import sys
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import datetime
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -22,9 +23,9 @@ from detloom.components.pusher.atomic_push import list_versions
 from detloom.components.retrain import training_record
 from detloom.pipelines.local.run_local import run_locally
 from detloom.pipelines.local.summary import read_latest_run
-from detloom.pipelines.timer.scheduled_run import build_scheduled_run
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.read_run_file import read_run_file
+from detloom.schemas.run_file.schedule import parse_cron
 from detloom.trainer_module import tfx_run
 
 ROOT = Path(detloom.__file__).parents[1]
@@ -211,7 +212,10 @@ def test_a_scheduled_pipeline_gives_the_expected_result_on_each_of_twelve_days(t
     spans.mkdir()
     write_span(spans, 1)
     run = read_run_file(run_file)
-    times = build_scheduled_run(run, run_file).next_times(datetime(2026, 3, 1, tzinfo=timezone.utc), len(DAYS))
+    times = [datetime(2026, 3, 1, tzinfo=ZoneInfo(run.schedule.timezone))]
+    for _ in DAYS:
+        times.append(parse_cron(run.schedule.cron).next_after(times[-1]))
+    del times[0]
     assert [f"{moment:%d %H:%M}" for moment in times] == [f"{day:02d} 03:00" for day in range(1, 13)]
 
     num_versions = 0

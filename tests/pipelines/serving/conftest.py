@@ -14,9 +14,9 @@ MAX_REQUEST_BYTES = 100_000
 
 @pytest.fixture(scope="session")
 def served(tiny_model_dir):
-    from detloom.pipelines.serving.served_model import load_served_model
+    from detloom.pipelines.serving.served_model import ServedModel
 
-    return load_served_model(tiny_model_dir.parent, "cells")
+    return ServedModel(tiny_model_dir.parent, "cells")
 
 
 @pytest.fixture(scope="session")
@@ -24,8 +24,7 @@ def server(served):
     from detloom.pipelines.serving.page import format_page
     from detloom.pipelines.serving.server import ModelServer
 
-    page = format_page(served, min_score=0.5, max_request_bytes=MAX_REQUEST_BYTES)
-    server = ModelServer("127.0.0.1", 0, served, page, MAX_REQUEST_BYTES)
+    server = ModelServer("127.0.0.1", 0, served, format_page(served, 0.25), MAX_REQUEST_BYTES)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     yield server
@@ -39,7 +38,7 @@ def ask(server):
     """Return a function that sends a request and returns status, headers, and JSON or text of the response."""
 
     def send(method, path, content=None, headers=None):
-        connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
+        connection = http.client.HTTPConnection(*server.server_address, timeout=60)
         body = content if content is None or isinstance(content, bytes) else json.dumps(content)
         connection.request(method, path, body, headers or {})
         response = connection.getresponse()
@@ -51,16 +50,11 @@ def ask(server):
 
 
 @pytest.fixture(scope="session")
-def image_pixels():
+def encoded():
     """Return an image that is red in rows 10-20 of 40, columns 40-60 of 80, and green in rows 30-40, columns 0-20."""
     image = np.zeros((40, 80, 3), np.uint8)
     image[10:20, 40:60] = (255, 0, 0)
     image[30:40, 0:20] = (0, 255, 0)
-    return image
-
-
-@pytest.fixture(scope="session")
-def encoded(image_pixels):
     file = io.BytesIO()
-    Image.fromarray(image_pixels).save(file, "PNG")
+    Image.fromarray(image).save(file, "PNG")
     return file.getvalue()

@@ -3,19 +3,19 @@
 import base64
 import hashlib
 import html
+import io
 import json
 import re
-import shutil
 
 import pytest
+from PIL import Image
 
 from detloom.pipelines.serving.page import format_page
-from detloom.pipelines.serving.served_model import load_served_model
 
 
 @pytest.fixture(scope="module")
 def page(served):
-    return format_page(served, min_score=0.25, max_request_bytes=1000)
+    return format_page(served, 0.25)
 
 
 def settings_of(page):
@@ -35,20 +35,14 @@ def test_page_loads_nothing_from_elsewhere(page):
 
 def test_settings_have_url_and_class_names(page):
     settings = settings_of(page)
-    assert (settings["url"], settings["minScore"]) == ("/v1/models/cells/versions/7:predict", 0.25)
+    assert (settings["url"], settings["hasPixelBoxes"]) == ("/v1/models/cells/versions/7:predict", False)
     # The first two colors of all drawings.
     assert settings["classes"] == {
         "1": {"name": "red", "rgb": [0, 114, 178]},
         "2": {"name": "green", "rgb": [230, 159, 0]},
     }
-
-
-def test_settings_say_if_boxes_are_in_pixels(served, page, tiny_model_dir, tmp_path):
-    assert settings_of(page)["hasPixelBoxes"] is False
-    shutil.copytree(tiny_model_dir, tmp_path / "model")
-    (tmp_path / "model" / "assets" / "contract.json").write_text('{"box_units": "pixels"}')
-    in_pixels = load_served_model(tmp_path / "model", "cells")
-    assert settings_of(format_page(in_pixels, min_score=0.5, max_request_bytes=1000))["hasPixelBoxes"] is True
+    assert 'value="0.25"' in page.html.decode()
+    assert "not a production server" in page.html.decode()
 
 
 @pytest.mark.reliability("hostile input", "serve")
@@ -57,27 +51,16 @@ def test_class_names_are_escaped(served, monkeypatch):
 
     name = '"><script>alert(1)</script>'
     monkeypatch.setattr(served, "label_map", LabelMap.from_names([name]))
-    page = format_page(served, min_score=0.5, max_request_bytes=1000)
+    page = format_page(served, 0.5)
     assert page.html.decode().count("<script>") == 1
     assert settings_of(page)["classes"]["1"]["name"] == name
 
 
-def test_page_of_a_model_without_encoded_images_has_no_script(served, monkeypatch):
-    monkeypatch.setattr(served, "signatures", {"serving_default": served.signatures["serving_default"]})
-    text = format_page(served, min_score=0.5, max_request_bytes=1000).html.decode()
-    assert "no signature for encoded images" in text
-    assert "<script>" not in text
-
-
-def test_page_says_that_it_is_not_a_production_server(page):
-    assert b"not a production server" in page.html
-
-
-def test_browser_draws_the_detections(browser, server, page, encoded):
-    # A second script gives the page an image as if it was pasted; the policy is changed to allow it.
-    data = base64.b64encode(encoded).decode()
+def shown_in_browser(browser, server, page, image):
+    """Return the rows of the table after the page got an image, by a script that its policy then allows."""
+    data = base64.b64encode(image).decode()
     script = f"""const bytes = Uint8Array.from(atob("{data}"), (c) => c.charCodeAt(0));
-        take(new File([bytes], "image.png", {{ type: "image/png" }}));"""
+        take(new File([bytes], "image"));"""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     text = page.html.decode().replace("</body>", f"<script>{script}</script></body>")
     before = server.page
@@ -85,10 +68,30 @@ def test_browser_draws_the_detections(browser, server, page, encoded):
     try:
         tab = browser.open(f"{server.url}/")
         tab.wait_for("document.querySelectorAll('tbody tr').length > 0")
-        dom = tab.evaluate("document.documentElement.outerHTML")
+        rows = tab.evaluate("[...document.querySelectorAll('tbody tr')].map((row) => row.innerText).join('\\n')")
+        pixel = tab.evaluate("document.getElementById('canvas').getContext('2d').getImageData(0, 30, 1, 1).data.join()")
         tab.close()
     finally:
         server.page = before
-    assert re.findall(r"<text [^>]*>([^<]*)</text>", dom) == ["green 0.80", "red 0.90"]
-    rows = re.findall(r'<td class="name"><span[^>]*></span>(\w+)</td><td class="n">([^<]*)</td>', dom)
-    assert rows == [("red", "0.900"), ("green", "0.800")]
+    return [row.split() for row in rows.splitlines()], pixel
+
+
+def test_browser_draws_the_detections(browser, server, page, encoded):
+    rows, pixel = shown_in_browser(browser, server, page, encoded)
+    assert rows == [
+        ["red", "0.900", "40", "10", "60", "20"],
+        ["green", "0.800", "0", "30", "20", "40"],
+    ]
+    assert pixel != "0,255,0,255"  # the corner of the green object has its frame and label
+
+
+def test_browser_sends_an_image_with_an_orientation_upright(browser, server, page, encoded):
+    """Rotated by 180 degrees, the image has its objects where it is stored."""
+    with Image.open(io.BytesIO(encoded)) as image:
+        exif = image.getexif()
+        exif[0x0112] = 3
+        file = io.BytesIO()
+        image.rotate(180).save(file, "PNG", exif=exif)
+    rows, _ = shown_in_browser(browser, server, page, file.getvalue())
+    assert [row[0] for row in rows] == ["red", "green"]
+    assert rows[0][2:] == ["40", "10", "60", "20"]

@@ -1,9 +1,9 @@
 import base64
-import contextlib
-import json
 import queue
+import re
 import socket
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -11,16 +11,19 @@ import tensorflow as tf
 
 from detloom.pipelines.serving import server as module
 
-PREDICT = "/v1/models/cells:predict"
+MODEL = "/v1/models/cells"
+PREDICT = f"{MODEL}:predict"
+SHORT_BODY = f"POST {PREDICT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{{"
+SHORT_HEAD = "GET / HTTP/1.1\r\nHost: local"
 
 
-def request_of(encoded, **more):
-    return {"signature_name": "serving_encoded", "instances": [{"b64": base64.b64encode(encoded).decode()}], **more}
+def request_of(encoded):
+    return {"signature_name": "serving_encoded", "instances": [{"b64": base64.b64encode(encoded).decode()}]}
 
 
 def send_raw(server, data):
     """Send the bytes of a request and return the whole response."""
-    with socket.create_connection(("127.0.0.1", server.server_port), timeout=60) as connection:
+    with socket.create_connection(server.server_address, timeout=60) as connection:
         connection.sendall(data)
         connection.shutdown(socket.SHUT_WR)
         received = b""
@@ -29,11 +32,12 @@ def send_raw(server, data):
     return received.decode()
 
 
-def test_detections_over_http_equal_those_of_the_model_bit_for_bit(ask, tiny_model_dir, encoded):
+@pytest.mark.parametrize("path", [PREDICT, f"{MODEL}/versions/7:predict"])
+def test_detections_over_http_equal_those_of_the_model_bit_for_bit(ask, tiny_model_dir, encoded, path):
     expected = tf.saved_model.load(str(tiny_model_dir)).signatures["serving_encoded"](
         image_bytes=tf.constant([encoded])
     )
-    status, _, answer = ask("POST", PREDICT, request_of(encoded))
+    status, _, answer = ask("POST", path, request_of(encoded))
     assert status == 200
     (found,) = answer["predictions"]
     assert found.keys() == expected.keys()
@@ -41,19 +45,7 @@ def test_detections_over_http_equal_those_of_the_model_bit_for_bit(ask, tiny_mod
         assert np.array(found[name], np.float32).tobytes() == tensor.numpy()[0].tobytes(), name
 
 
-def test_columns_are_answered_with_columns(ask, image_pixels):
-    _, _, answer = ask(
-        "POST", "/v1/models/cells/versions/7:predict", {"inputs": {"input_tensor": [image_pixels.tolist()]}}
-    )
-    assert answer["outputs"]["num_detections"] == [2.0]
-
-
-def test_response_has_the_time_of_the_model(ask, encoded):
-    _, headers, _ = ask("POST", PREDICT, request_of(encoded))
-    assert headers["Server-Timing"].startswith("model;dur=")
-
-
-@pytest.mark.parametrize("path", ["/v1/models/cells", "/v1/models/cells/versions/7"])
+@pytest.mark.parametrize("path", [MODEL, f"{MODEL}/versions/7"])
 def test_status_matches_tensorflow_serving(ask, path):
     status = {"error_code": "OK", "error_message": ""}
     expected = {"model_version_status": [{"version": "7", "state": "AVAILABLE", "status": status}]}
@@ -61,70 +53,46 @@ def test_status_matches_tensorflow_serving(ask, path):
 
 
 def test_metadata_matches_tensorflow_serving(ask):
-    _, _, answer = ask("GET", "/v1/models/cells/metadata")
+    _, _, answer = ask("GET", f"{MODEL}/metadata")
     assert answer["model_spec"] == {"name": "cells", "signature_name": "", "version": "7"}
     signatures = answer["metadata"]["signature_def"]["signature_def"]
     assert sorted(signatures) == ["serving_default", "serving_encoded", "serving_examples"]
-    shape = {"dim": [{"size": "-1", "name": ""}], "unknown_rank": False}
-    name = "serving_encoded_image_bytes:0"
-    assert signatures["serving_encoded"]["inputs"] == {
-        "image_bytes": {"dtype": "DT_STRING", "tensor_shape": shape, "name": name}
-    }
-    assert signatures["serving_encoded"]["outputs"]["detection_scores"]["dtype"] == "DT_FLOAT"
-    assert signatures["serving_encoded"]["method_name"] == "tensorflow/serving/predict"
-
-
-def test_health_check(ask):
-    assert ask("GET", "/healthz")[::2] == (200, {"status": "ok"})
-
-
-@pytest.mark.parametrize("path", ["/", "/healthz", "/v1/models/cells", "/v1/models/other"])
-def test_head_is_answered_like_get_without_a_body(server, ask, path):
-    status, headers, _ = ask("GET", path)
-    head, _, body = send_raw(server, f"HEAD {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()).partition("\r\n\r\n")
-    assert head.split(" ")[1] == str(status)
-    assert f"Content-Length: {headers['Content-Length']}" in head
-    assert body == ""
+    encoded = signatures["serving_encoded"]
+    shape, name = {"dim": [{"size": "-1"}]}, "serving_encoded_image_bytes:0"
+    assert encoded["inputs"] == {"image_bytes": {"dtype": "DT_STRING", "tensor_shape": shape, "name": name}}
+    assert encoded["outputs"]["detection_scores"]["dtype"] == "DT_FLOAT"
+    assert encoded["method_name"] == "tensorflow/serving/predict"
 
 
 @pytest.mark.reliability("hostile input", "serve")
 @pytest.mark.parametrize(
-    ("method", "path", "status", "message"),
+    ("method", "path", "status"),
     [
-        ("GET", "/v1/models/other", 404, "allowed: /v1/models/cells/versions/7"),
-        ("GET", "/v1/models/cells/versions/8", 404, "no such model"),
-        ("GET", "/v1/models/cells/labels/stable", 404, "no such path"),
-        ("GET", "/../../etc/passwd", 404, "no such path"),
-        ("GET", "/v1/models/cells/versions/7/../../../../saved_model.pb", 404, "no such path"),
-        ("GET", PREDICT, 405, "POST"),
-        ("POST", "/v1/models/cells:classify", 400, "got :classify, allowed with POST: :predict"),
-        ("POST", "/v1/models/cells", 400, "got no verb"),
-        ("POST", PREDICT, 400, "'instances'"),
-        ("DELETE", "/v1/models/cells", 501, "Unsupported method"),
+        ("GET", "/v1/models/other", 404),
+        ("GET", "/v1/models/cellsx", 404),
+        ("GET", f"{MODEL}/versions/8", 404),
+        ("GET", f"{MODEL}/labels/stable", 404),
+        ("GET", "/../../etc/passwd", 404),
+        ("GET", f"{MODEL}/versions/7/../../../../saved_model.pb", 404),
+        ("GET", PREDICT, 405),
+        ("POST", "/", 405),
+        ("POST", MODEL, 405),
+        ("POST", f"{MODEL}:classify", 404),
+        ("POST", PREDICT, 400),
+        ("DELETE", MODEL, 501),
     ],
 )
-def test_other_paths_and_methods_are_refused_as_json(ask, method, path, status, message):
+def test_other_paths_and_methods_are_refused_as_json(ask, method, path, status):
     found, headers, answer = ask(method, path, {} if method == "POST" else None)
     assert (found, headers["Content-Type"]) == (status, "application/json")
-    assert message in answer["error"]
+    assert answer["error"]
 
 
 @pytest.mark.reliability("hostile input", "serve")
 def test_client_receives_the_refusal_of_a_request_that_is_too_long(ask):
     status, _, answer = ask("POST", PREDICT, b"x" * 3_000_000)
     assert status == 413
-    assert "3000000 bytes, allowed: 100000 (--max-request-mb)" in answer["error"]
-
-
-def test_expect_100_is_refused_before_a_long_body(server):
-    head = f"POST {PREDICT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100001\r\nExpect: 100-continue\r\n\r\n"
-    answer = send_raw(server, head.encode())
-    assert answer.startswith("HTTP/1.1 413")
-
-
-def test_expect_100_is_continued(server):
-    head = f"POST {PREDICT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n{{}}"
-    assert send_raw(server, head.encode()).startswith("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 400")
+    assert re.search("3000000 bytes, .*100000 .*--max-request-mb", answer["error"])
 
 
 @pytest.mark.reliability("hostile input", "serve")
@@ -132,15 +100,16 @@ def test_expect_100_is_continued(server):
     ("headers", "status"),
     [
         ("", 411),
-        ("Transfer-Encoding: chunked\r\n", 411),
         ("Transfer-Encoding: chunked\r\nContent-Length: 2\r\n", 411),
-        ("Content-Length: -1\r\n", 400),
-        ("Content-Length: +2\r\n", 400),
-        ("Content-Length: 2\r\nContent-Length: 3\r\n", 400),
-        ("Content-Length: 5\r\n", 400),
+        ("Content-Length: -1\r\n", 411),
+        ("Content-Length: 2\r\nContent-Length: 3\r\n", 411),
+        ("Content-Length: 5\r\n", 408),
+        ("Content-Length: 100000\r\n", 408),
+        ("Content-Length: 100001\r\n", 413),
+        ("Content-Length: 2\r\n", 400),  # {} is read, and is no request
     ],
 )
-def test_body_without_a_valid_length_is_refused(server, headers, status):
+def test_only_a_body_of_the_stated_length_is_read(server, headers, status):
     data = f"POST {PREDICT} HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n{{}}"
     assert send_raw(server, data.encode()).startswith(f"HTTP/1.1 {status} ")
 
@@ -150,14 +119,10 @@ def test_invalid_request_line_is_refused_as_json(server):
     assert '{"error": "Bad request' in send_raw(server, b"what is this\r\n\r\n")
 
 
-def test_invalid_url_is_refused(server):
-    assert send_raw(server, b"GET http://[/ HTTP/1.1\r\nHost: localhost\r\n\r\n").startswith("HTTP/1.1 404 ")
-
-
 @pytest.mark.reliability("hostile input", "serve")
-@pytest.mark.parametrize(("host", "status"), [("localhost", 200), ("[::1]:8501", 200), ("evil.example:80", 403)])
+@pytest.mark.parametrize(("host", "status"), [("LOCALHOST", 200), ("127.0.0.1:80", 200), ("evil.example:80", 403)])
 def test_unknown_host_name_is_refused(ask, host, status):
-    assert ask("GET", "/healthz", headers={"Host": host})[0] == status
+    assert ask("GET", MODEL, headers={"Host": host})[0] == status
 
 
 @pytest.mark.reliability("hostile input", "serve")
@@ -170,8 +135,7 @@ def test_request_from_another_site_is_refused(ask, encoded, origin):
 
 
 def test_request_from_the_own_page_is_allowed(ask, server, encoded):
-    status, *_ = ask("POST", PREDICT, request_of(encoded), headers={"Origin": server.url})
-    assert status == 200
+    assert ask("POST", PREDICT, request_of(encoded), headers={"Origin": server.url})[0] == 200
 
 
 def test_page_is_sent_with_its_policy(ask):
@@ -183,35 +147,33 @@ def test_page_is_sent_with_its_policy(ask):
 
 
 @pytest.mark.reliability("hostile input", "serve")
-def test_body_that_does_not_end_times_out(server, monkeypatch):
-    monkeypatch.setattr(module, "_RECEIVE_SECONDS", 0.05)
-    with socket.create_connection(("127.0.0.1", server.server_port), timeout=60) as connection:
-        connection.sendall(f"POST {PREDICT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{{".encode())
-        assert connection.recv(100).startswith(b"HTTP/1.1 408 ")
+@pytest.mark.parametrize(("data", "answer"), [(SHORT_BODY, b"HTTP/1.1 408 "), (SHORT_HEAD, b"HTTP/1.1 403 ")])
+def test_a_request_that_does_not_end_times_out(server, monkeypatch, data, answer):
+    monkeypatch.setattr(module, "_REQUEST_SECONDS", 0.05)
+    with socket.create_connection(server.server_address, timeout=60) as connection:
+        connection.sendall(data.encode())
+        assert connection.recv(100).startswith(answer)
 
 
-@pytest.mark.reliability("hostile input", "serve")
-def test_headers_that_do_not_end_time_out(server, monkeypatch):
-    monkeypatch.setattr(module, "_RECEIVE_SECONDS", 0.05)
-    with socket.create_connection(("127.0.0.1", server.server_port), timeout=60) as connection:
-        connection.sendall(b"GET / HTTP/1.1\r\nHost: local")
-        assert connection.recv(100) == b""
+@pytest.mark.reliability("clock jump", "serve")
+def test_requests_are_answered_whatever_the_clock(ask, encoded, jumping_clock):
+    for _ in range(6):
+        status, _, answer = ask("POST", PREDICT, request_of(encoded))
+        assert (status, len(answer["predictions"])) == (200, 1)
 
 
-@pytest.mark.reliability("hostile input", "serve")
-def test_excess_connection_is_refused_and_later_ones_are_accepted(server, ask):
-    held = [socket.create_connection(("127.0.0.1", server.server_port), timeout=60) for _ in range(17)]
-    try:
-        with socket.create_connection(("127.0.0.1", server.server_port), timeout=60) as extra:
-            assert extra.recv(100).startswith(b"HTTP/1.1 503 ")
-    finally:
-        for connection in held:
-            connection.close()
-    for _ in range(1000):  # until the server has noticed the closed connections
-        with contextlib.suppress(OSError):
-            if ask("GET", "/healthz")[0] == 200:
-                return
-    pytest.fail("no further connection was accepted")
+@pytest.mark.reliability("concurrent runs", "serve")
+def test_simultaneous_requests_get_their_own_answers(ask, encoded):
+    _, _, expected = ask("POST", PREDICT, request_of(encoded))
+    answers = []
+    threads = [
+        threading.Thread(target=lambda: answers.append(ask("POST", PREDICT, request_of(encoded)))) for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [(status, answer) for status, _, answer in answers] == [(200, expected)] * 8
 
 
 def test_internal_error_is_reported_and_logged(ask, server, monkeypatch):
@@ -233,17 +195,3 @@ def test_control_characters_of_a_request_are_escaped_in_the_log(server, caplog):
         send_raw(server, b"GET /\x1b[31m HTTP/1.1\r\nHost: localhost\r\n\r\n")
     assert "\x1b" not in caplog.text
     assert "\\x1b[31m" in caplog.text
-
-
-def test_url_of_an_ipv6_server_has_brackets(served, server):
-    try:
-        other = module.ModelServer("::1", 0, served, server.page, 1000)
-    except OSError:
-        pytest.skip("this machine has no IPv6")
-    assert other.url == f"http://[::1]:{other.server_port}"
-    other.server_close()
-
-
-def test_content_length_matches_the_json(ask, encoded):
-    _, headers, answer = ask("POST", PREDICT, request_of(encoded))
-    assert int(headers["Content-Length"]) == len(json.dumps(answer))

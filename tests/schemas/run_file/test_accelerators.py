@@ -1,9 +1,10 @@
+import math
 import re
 
 import pytest
 
 from detloom.schemas.errors import InputError
-from detloom.schemas.run_file.accelerators import GPUS, TPU_SLICES, find_slice
+from detloom.schemas.run_file.accelerators import GPUS, TPU_LABELS, TPU_SLICES
 from detloom.schemas.run_file.nodes import Accelerator, NodeSettings, Toleration, settings_of
 from detloom.schemas.run_file.vertex import VertexTraining
 
@@ -36,17 +37,16 @@ def test_accelerators_of_one_machine_are_accepted(kind, count, topology):
     [
         (
             {"type": "tpu-v5e", "count": 2},
-            r"count: got 2 chips of a tpu-v5e, allowed: all chips of a machine: 1 with 1x1 \(ct5lp-hightpu-1t\) or 4 "
-            r"with 2x2 \(ct5lp-hightpu-4t\) or 8 with 2x4 \(ct5lp-hightpu-8t\)",
+            r"count: got 2 chips of a tpu-v5e, .*1 with 1x1 or 4 with 2x2 or 8 with 2x4",
         ),
         ({"type": "tpu-v5e", "count": 4, "topology": "2x4"}, r"count: got 4 chips of a tpu-v5e with 2x4, allowed"),
         (
             {"type": "tpu-v5e", "count": 4, "topology": "4x4"},
-            r"topology: got '4x4', .*allowed: 1x1, 2x2, 2x4; .*detloom manifest",
+            r"topology: got '4x4', allowed: 1x1, 2x2, 2x4; .*detloom manifest",
         ),
-        ({"type": "tpu-v3", "count": 4, "topology": "4x4"}, r"topology: got '4x4', .* allowed: 2x2;"),
-        ({"type": "tpu-v4", "count": 4, "topology": "2x2x2"}, r"topology: got '2x2x2', .* allowed: 2x2x1;"),
-        ({"type": "tpu-v5e", "count": 4, "topology": "2 x 2"}, r"topology: got '2 x 2', allowed: 1x1, 2x2, 2x4\."),
+        ({"type": "tpu-v3", "count": 4, "topology": "4x4"}, r"topology: got '4x4', allowed: 2x2;"),
+        ({"type": "tpu-v4", "count": 4, "topology": "2x2x2"}, r"topology: got '2x2x2', allowed: 2x2x1;"),
+        ({"type": "tpu-v5e", "count": 4, "topology": "2 x 2"}, r"topology: got '2 x 2', allowed: 1x1, 2x2, 2x4"),
         ({"type": "tpu-v2", "count": 4}, r"type: got 'tpu-v2': .*vertex\.training.*tpu-v3, tpu-v4"),
         (
             {"type": "tpu-v5p", "count": 4},
@@ -66,15 +66,10 @@ def test_other_accelerators_are_rejected(values, message):
     refused(message, Accelerator, **values)
 
 
-def test_chips_of_a_slice_match_topology_and_machine():
+def test_chips_of_a_slice_match_the_topology():
     for slices in TPU_SLICES.values():
-        for each in slices:
-            sides = [int(side) for side in each.topology.split("x")]
-            product = 1
-            for side in sides:
-                product *= side
-            assert each.num_chips == product == int(each.machine_type.rpartition("-")[2].removesuffix("t"))
-    assert find_slice("tpu-v5e", 8).machine_type == "ct5lp-hightpu-8t"
+        assert all(math.prod(map(int, topology.split("x"))) == chips for chips, topology in slices.items())
+    assert TPU_LABELS.keys() == TPU_SLICES.keys()
 
 
 def test_number_of_gpus_matches_the_machine_type():
@@ -180,7 +175,7 @@ def vertex(machine_type, accelerator_type="", accelerator_count=0, tpu_topology=
         (vertex("cloud-tpu", "TPU_V3", 8, "2x2"), r"tpu_topology: got '2x2', allowed: nothing with cloud-tpu"),
         (
             vertex("ct5lp-hightpu-4t", tpu_topology="4x4"),
-            r"tpu_topology: got '4x4', .*allowed: 1x1, 2x2, 2x4;",
+            r"tpu_topology: got '4x4', allowed: 1x1, 2x2, 2x4;",
         ),
         (
             vertex("ct5lp-hightpu-4t", tpu_topology="2x4"),

@@ -1,0 +1,87 @@
+"""The checks of `detloom image-check`: of the image in which they run, and the command that runs them in an image."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+from detloom.components.fingerprints import check_code, package_fingerprint
+from detloom.pipelines.doctor.check_result import CheckResult, run_checks
+from detloom.pipelines.doctor.machine import check_folder, check_tensorflow
+from detloom.pipelines.doctor.packages import check_constraints, check_packages
+from detloom.schemas.errors import InputError
+
+# Set by the Dockerfile.
+IMAGE_FOLDER = Path("/opt/detloom")
+_ENGINES = ("podman", "docker")
+
+
+def check_image(job_code: Sequence[str] = ()) -> tuple[CheckResult, ...]:
+    """Run all checks.
+
+    Args:
+        job_code: the code of the tasks of a compiled job; code that differs here is an error.
+    """
+    return run_checks(
+        {
+            "code": partial(check_job_code, job_code),
+            "packages": check_packages,
+            "constraints": check_pins,
+            "temporary files": partial(check_folder, "temporary files", tempfile.gettempdir()),
+            "TensorFlow": check_tensorflow,
+        }
+    )
+
+
+def check_job_code(job_code: Sequence[str] = ()) -> Iterator[CheckResult]:
+    """Compare this code with the code that the tasks were compiled for, as the container's entrypoint does."""
+    package = f"package {package_fingerprint()}"
+    differing = [code for code in job_code if not _is_installed(code)]
+    if not differing:
+        same = f", {len(job_code)} tasks have the code of the job" if job_code else ""
+        yield CheckResult(name="code", status="ok", detail=package + same)
+        return
+    yield CheckResult(
+        name="code",
+        status="error",
+        detail=f"{package}, {len(differing)} of {len(job_code)} tasks have other code",
+        expected=", ".join(differing),
+        next_step="compile the job again with this code, or build the image from the job's code",
+    )
+
+
+def _is_installed(code: str) -> bool:
+    try:
+        check_code(code)
+    except InputError:
+        return False
+    return True
+
+
+def check_pins() -> Iterator[CheckResult]:
+    """Check the installed versions against the constraints file of the image; report nothing outside of an image."""
+    for file in sorted((IMAGE_FOLDER / "constraints").glob("*.txt")):
+        yield check_constraints(file, is_image=True)
+
+
+def container_command(
+    engine: str, image: str, has_job: bool, run_options: Sequence[str], as_json: bool
+) -> tuple[str, ...]:
+    """Return the engine's command line. It replaces the entry point: a Beam worker's is Beam's boot program."""
+    command = (engine, "run", "--rm", "--interactive", *run_options, "--entrypoint", "detloom", image, "image-check")
+    return (*command, *(("--job", "-") if has_job else ()), *(("--json",) if as_json else ()))
+
+
+def find_engine() -> str:
+    """Return podman if it is installed, otherwise docker.
+
+    Raises:
+        InputError: if neither is installed.
+    """
+    for engine in _ENGINES:
+        if shutil.which(engine):
+            return engine
+    raise InputError(
+        f"--image: found no {' or '.join(_ENGINES)} on the PATH; install one, or run the check in a container."
+    )

@@ -1,0 +1,185 @@
+"""Kubernetes manifests that train on several machines: a JobSet, or an Indexed Job with a service.
+
+The fields follow kubernetes-sigs/jobset (config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml) and batch/v1 of
+Kubernetes. docs/distributed.md describes how workers find each other; `trainer_module/runtime/cluster.py` reads their
+variables. If one worker is lost, TensorFlow ends the others; all are restarted and resume from the newest checkpoint.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+from typing import Any, Literal
+
+import yaml
+
+from detloom.pipelines.compile.kubernetes_platform import secrets_by_variable, selector_of, tolerations_of
+from detloom.pipelines.dag.resources import EPHEMERAL_STORAGE, check_limits, resource_name
+from detloom.schemas.errors import InputError
+from detloom.schemas.model.strategy import STRATEGY_VARIABLE, Strategy
+from detloom.schemas.reading.typed_dict import to_canonical_json
+from detloom.schemas.run_file.accelerators import is_tpu
+from detloom.schemas.run_file.nodes import retry_of, settings_of
+from detloom.schemas.run_file.run_file import RunFile
+from detloom.trainer_module.runtime.cluster import DEFAULT_PORT, JOBSET, NUM_WORKERS, REPLICAS, SERVICE
+
+ManifestKind = Literal["jobset", "job"]
+_CONFIG_DIR, _CONFIG_FILE = "/etc/detloom", "config.json"
+_MAX_NAME = 40  # Kubernetes allows 63 characters for a host name, and jobs add a suffix
+_TRAINER = "Trainer"
+_ANNOTATIONS = {  # kubernetes-sigs/jobset, api/jobset/v1alpha2/jobset_types.go
+    JOBSET[0]: "jobset.sigs.k8s.io/jobset-name",
+    JOBSET[1]: "jobset.sigs.k8s.io/replicatedjob-name",
+    REPLICAS: "jobset.sigs.k8s.io/replicatedjob-replicas",
+    JOBSET[2]: "jobset.sigs.k8s.io/job-index",
+}
+_SAVE_SECONDS = 120  # from SIGTERM to the end; training saves its state at the end of the current step
+_VOLUME_GROUP = 1000  # the image's user is not root, so volumes of root are opened to this group if their driver can
+_Plain = dict[str, Any]
+
+
+def format_manifest(run: RunFile, kind: ManifestKind, *, workers: int, examples: str, out: str, name: str = "") -> str:
+    """Return the objects as YAML, in the order in which they should be applied.
+
+    Args:
+        examples: folder in the containers with the examples, as written by `detloom ingest`.
+        out: folder in the containers that all workers share; an unfinished run in it is resumed.
+        name: name of all objects; by default that of the run.
+
+    Raises:
+        InputError: for settings that contradict each other, and folders that the workers do not share.
+    """
+    _check(run, examples, out)
+    assert run.kubeflow is not None
+    name = name or run.name.replace("_", "-").strip("-")[:_MAX_NAME].rstrip("-")
+    labels = {"app.kubernetes.io/name": "detloom", "app.kubernetes.io/instance": name}
+    metadata = {"name": name, "namespace": run.kubeflow.namespace, "labels": labels}
+    config = to_canonical_json(run.config)
+    # The name changes with the configuration, so that running pods keep theirs.
+    config_name = f"{name}-config-{hashlib.sha256(config.encode()).hexdigest()[:8]}"
+    spec = _pod(run, config_name, workers, ["--examples", examples, "--out", out])
+    max_restarts = retry_of(run.nodes, _TRAINER).max_retries
+    job = {
+        "completionMode": "Indexed",
+        "completions": workers,
+        "parallelism": workers,
+        # A lost worker fails the job of a set at once, and the set restarts all. In a job alone, each worker counts.
+        "backoffLimit": 0 if kind == "jobset" else workers * max_restarts,
+        # An Istio proxy, which Kubeflow's namespaces may add, would block traffic between the workers and never end.
+        "template": {"metadata": {"labels": {**labels, "sidecar.istio.io/inject": "false"}}, "spec": spec},
+    }
+    documents: list[_Plain] = [
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {**metadata, "name": config_name},
+            "immutable": True,
+            "data": {_CONFIG_FILE: config},
+        }
+    ]
+    if kind == "jobset":
+        spec["containers"][0]["env"] += [
+            {"name": variable, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{annotation}']"}}}
+            for variable, annotation in _ANNOTATIONS.items()
+        ]
+        set_spec = {
+            "failurePolicy": {"maxRestarts": max_restarts},
+            "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
+            "replicatedJobs": [{"name": "workers", "replicas": 1, "template": {"spec": job}}],
+        }
+        documents.append(_object("jobset.x-k8s.io/v1alpha2", "JobSet", metadata, set_spec))
+    else:
+        # Kubernetes sets HOSTNAME to the pod's host name, <job>-<index>, and JOB_COMPLETION_INDEX.
+        spec["containers"][0]["env"].append({"name": SERVICE, "value": name})
+        spec["subdomain"] = name
+        service = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": labels}  # for host names
+        documents.append(_object("v1", "Service", metadata, service))
+        documents.append(_object("batch/v1", "Job", metadata, job))
+    without_anchors = json.loads(json.dumps(documents))  # not every reader supports them
+    return str(yaml.safe_dump_all(without_anchors, sort_keys=False, width=120, explicit_start=True))
+
+
+def _object(version: str, kind: str, metadata: _Plain, spec: _Plain) -> _Plain:
+    return {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec}
+
+
+def _check(run: RunFile, examples: str, out: str) -> None:
+    if run.kubeflow is None:
+        raise InputError("kubeflow: the section is missing; it sets image, namespace and volumes.")
+    mounts = [volume.mount_path for volume in run.kubeflow.volumes]
+    for option, folder in (("--examples", examples), ("--out", out)):
+        path = PurePosixPath(folder)
+        if ".." in path.parts or not any(path.is_relative_to(mount) for mount in mounts):
+            allowed = f"an absolute path on one of kubeflow.volumes ({', '.join(mounts) or 'none is set'})"
+            raise InputError(f"{option}: got '{folder}', allowed: {allowed}, which all workers share.")
+    accelerator, strategy = settings_of(run.nodes, _TRAINER).accelerator, run.trainer.strategy.kind
+    if accelerator is not None and is_tpu(accelerator.type):
+        raise InputError(f"nodes, {_TRAINER}: got {accelerator.type}, allowed with several machines: GPUs.")
+    if strategy not in ("auto", "multi_worker"):
+        raise InputError(f"trainer.strategy.kind: got '{strategy}', allowed with several workers: auto, multi_worker.")
+
+
+def _pod(run: RunFile, config_name: str, workers: int, arguments: Sequence[str]) -> _Plain:
+    kubeflow, node, limit = run.kubeflow, settings_of(run.nodes, _TRAINER), retry_of(run.nodes, _TRAINER)
+    assert kubeflow is not None
+    mounts: list[_Plain] = [{"name": "config", "mountPath": _CONFIG_DIR, "readOnly": True}]
+    volumes: list[_Plain] = [{"name": "config", "configMap": {"name": config_name}}]
+    for index, volume in enumerate(kubeflow.volumes):
+        mounts.append({"name": f"volume-{index}", "mountPath": volume.mount_path})
+        volumes.append({"name": f"volume-{index}", "persistentVolumeClaim": {"claimName": volume.claim}})
+    check_limits(node)
+    requests = {"cpu": node.cpu, "memory": node.memory, EPHEMERAL_STORAGE: node.ephemeral_storage}
+    limits = {**requests, "cpu": node.cpu_limit, "memory": node.memory_limit or node.memory}
+    if node.accelerator is not None:
+        limits[resource_name(node.accelerator)] = str(node.accelerator.count)
+    container = {
+        "name": "trainer",
+        "image": kubeflow.image,
+        "imagePullPolicy": kubeflow.image_pull_policy,
+        "command": ["python", "-m", "detloom.pipelines.cli", "train"],
+        "args": [f"{_CONFIG_DIR}/{_CONFIG_FILE}", *(_literal(argument) for argument in arguments)],
+        "env": _environment(run, workers),
+        "ports": [{"name": "train", "containerPort": DEFAULT_PORT}],
+        "resources": _without_empty({"limits": _without_empty(limits), "requests": _without_empty(requests)}),
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        "volumeMounts": mounts,
+    }
+    spec = {
+        "containers": [_without_empty(container)],
+        "imagePullSecrets": [{"name": name} for name in kubeflow.image_pull_secrets],
+        "nodeSelector": selector_of(node, f"nodes, {_TRAINER}"),
+        "restartPolicy": "Never",
+        "securityContext": {
+            "runAsNonRoot": True,
+            "fsGroup": _VOLUME_GROUP,
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "terminationGracePeriodSeconds": _SAVE_SECONDS,
+        "tolerations": tolerations_of(node),
+        "volumes": volumes,
+        "activeDeadlineSeconds": limit.time_limit_seconds and round(limit.time_limit_seconds),
+    }
+    return _without_empty(spec)
+
+
+def _environment(run: RunFile, workers: int) -> list[_Plain]:
+    strategy, default = run.trainer.strategy, Strategy(kind="multi_worker")
+    text = default.kind if strategy in (Strategy(), default) else to_canonical_json(strategy)
+    variables: list[_Plain] = [
+        {"name": NUM_WORKERS, "value": str(workers)},
+        {"name": STRATEGY_VARIABLE, "value": _literal(text)},
+    ]
+    for variable, reference in sorted(secrets_by_variable(run, _TRAINER).items()):
+        secret = {"name": reference.name, "key": reference.key}
+        variables.append({"name": variable, "valueFrom": {"secretKeyRef": secret}})
+    return variables
+
+
+def _literal(text: str) -> str:
+    """Kubernetes replaces $(NAME) in arguments and variables, and $$ by $."""
+    return text.replace("$", "$$")
+
+
+def _without_empty(values: _Plain) -> _Plain:
+    return {key: value for key, value in values.items() if value not in ("", [], {}, None)}

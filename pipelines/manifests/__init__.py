@@ -1,1 +1,0 @@
-"""Kubernetes manifests that run one `detloom train` on several machines (`detloom manifest`)."""

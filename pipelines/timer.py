@@ -1,0 +1,163 @@
+"""Scheduled runs on one machine: systemd units, or a line of a user's crontab for machines without systemd."""
+
+import contextlib
+import re
+import shlex
+import sys
+from collections.abc import Collection
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+from detloom.schemas.errors import ExitCode, InputError
+from detloom.schemas.reading.redact import redact
+from detloom.schemas.run_file.run_file import RunFile
+from detloom.schemas.run_file.schedule import Cron, Schedule, parse_cron
+
+ENVIRONMENT_FILE, LOG_FILE = "schedule.env", "schedule.log"  # in the workspace
+_NAMES = ("Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat")
+_FROM_MONDAY = (1, 2, 3, 4, 5, 6, 0)
+_STOP_SECONDS = 600  # training saves its state before it stops
+_PLAIN_PATH = re.compile(r"[\w@+=:,./ -]+")  # systemd and cron escape other characters, each in its own way
+_LOCALTIME = Path("/etc/localtime")
+_COMPARED_HOURS = 2 * 366 * 24
+
+
+def check_schedule(run: RunFile) -> Schedule:
+    """Return the section `schedule`; InputError if it is missing, or has settings for clusters only."""
+    if run.schedule is None:
+        raise InputError("schedule: the section is missing; add one, for example schedule: {cron: 0 3 * * *}.")
+    schedule = run.schedule
+    plain = Schedule(cron=schedule.cron, timezone=schedule.timezone, catch_up=schedule.catch_up)
+    others = [name for name, value in vars(schedule).items() if value != getattr(plain, name)]
+    if others:
+        allowed = "cron, timezone and catch_up"
+        raise InputError(f"schedule: got {', '.join(others)}, allowed with a timer on one machine: {allowed}.")
+    return schedule
+
+
+def run_command(run: RunFile, run_file: Path) -> list[str]:
+    """Return the words of the command that runs the pipeline from any folder.
+
+    Raises:
+        InputError: a path has unusual characters.
+    """
+    words = [
+        sys.executable,
+        "-m",
+        "detloom.pipelines.cli",
+        "run",
+        str(run_file.absolute()),
+        "--workspace",
+        run.workspace,
+    ]
+    for word in words:
+        if not _PLAIN_PATH.fullmatch(word):
+            allowed = "letters, digits, spaces and @ + = : , . / - _"
+            raise InputError(f"got the path {redact(word)}, allowed for a timer: {allowed}; rename it.")
+    return words
+
+
+def on_calendar(cron: Cron, timezone: str) -> str:
+    """Return the same times, for example "Mon,Fri *-*-* 03:00:00 Europe/Berlin".
+
+    As in `Cron.next_after`, a time that a daylight saving change skips is left out, and one that occurs twice counts
+    once (tested with systemd 252).
+
+    Raises:
+        InputError: days of the month and days of the week, which cron combines with "or" and systemd with "and".
+    """
+    has_days, has_weekdays = len(cron.days) < 31, len(cron.weekdays) < 7
+    if not (cron.any_day or cron.any_weekday):
+        if has_days and has_weekdays:
+            raise InputError(
+                "schedule.cron: has days of the month and days of the week. Cron runs on either of them, systemd only "
+                "on days that match both. Use one of the two, or --kind cron."
+            )
+        has_days = has_weekdays = False  # "or" with every day is every day
+    weekdays = [_NAMES[day] for day in _FROM_MONDAY if day in cron.weekdays] if has_weekdays else []
+    day = _numbers(cron.days, 31) if has_days else "*"
+    date = f"*-{_numbers(cron.months, 12)}-{day}"
+    time = f"{_numbers(cron.hours, 24)}:{_numbers(cron.minutes, 60)}:00"
+    return " ".join([*([",".join(weekdays)] if weekdays else []), date, time, timezone])
+
+
+def _numbers(values: Collection[int], how_many: int) -> str:
+    return "*" if len(values) == how_many else ",".join(f"{value:02d}" for value in sorted(values))
+
+
+def format_units(run: RunFile, run_file: Path) -> dict[str, str]:
+    """Return the content of the systemd units by file name.
+
+    Raises:
+        InputError: systemd does not support the times or paths.
+    """
+    schedule = check_schedule(run)
+    command = " ".join(f'"{word}"' for word in run_command(run, run_file))
+    service = f"""\
+# Written by `detloom timer`. If another run uses the workspace, a run does nothing and exits with {ExitCode.BUSY}.
+[Unit]
+Description=detloom: pipeline {run.name}
+
+[Service]
+Type=oneshot
+WorkingDirectory=/
+Environment=PYTHONUNBUFFERED=1
+EnvironmentFile=-{run.workspace}/{ENVIRONMENT_FILE}
+ExecStart={command}
+SuccessExitStatus={ExitCode.BUSY}
+StandardOutput=append:{run.workspace}/{LOG_FILE}
+StandardError=append:{run.workspace}/{LOG_FILE}
+KillMode=mixed
+TimeoutStopSec={_STOP_SECONDS}
+"""
+    timer = f"""\
+# Written by `detloom timer` from the cron expression {schedule.cron}
+[Unit]
+Description=detloom: times of pipeline {run.name}
+
+[Timer]
+OnCalendar={on_calendar(parse_cron(schedule.cron), schedule.timezone)}
+AccuracySec=1s
+Persistent={"true" if schedule.catch_up else "false"}
+
+[Install]
+WantedBy=timers.target
+"""
+    return {f"detloom-{run.name}.service": service, f"detloom-{run.name}.timer": timer}
+
+
+def format_crontab(run: RunFile, run_file: Path, now: datetime, localtime: Path = _LOCALTIME) -> dict[str, str]:
+    """Return a line with a comment above it, by file name.
+
+    Args:
+        localtime: file of the machine's time zone, which cron uses.
+
+    Raises:
+        InputError: another time zone, catch_up, or a command that a crontab cannot contain.
+    """
+    schedule = check_schedule(run)
+    if schedule.catch_up:
+        raise InputError("schedule.catch_up: got true, which cron cannot do; use --kind systemd, or set it to false.")
+    _check_timezone(schedule.timezone, now, localtime)
+    environment, log = (shlex.quote(f"{run.workspace}/{name}") for name in (ENVIRONMENT_FILE, LOG_FILE))
+    command = (
+        f"cd / && if [ -r {environment} ]; then set -a; . {environment}; set +a; fi; "
+        f"exec {shlex.join(run_command(run, run_file))} >> {log} 2>&1"
+    )
+    comment = f"# detloom: pipeline {run.name}. If another run uses the workspace, a run does nothing."
+    return {f"detloom-{run.name}.crontab": f"{comment}\n{schedule.cron} {command}\n"}
+
+
+def _check_timezone(name: str, now: datetime, localtime: Path) -> None:
+    """Raise InputError unless the machine's time equals that of the zone for the next two years."""
+    machine: ZoneInfo | timezone = timezone.utc  # the default without such a file
+    with contextlib.suppress(FileNotFoundError), localtime.open("rb") as file:
+        machine = ZoneInfo.from_file(file)
+    for hour in range(_COMPARED_HOURS):
+        moment = now.astimezone(timezone.utc) + timedelta(hours=hour)
+        if moment.astimezone(machine).utcoffset() != moment.astimezone(ZoneInfo(name)).utcoffset():
+            raise InputError(
+                f"schedule.timezone: got {name}, which is not the time zone of this machine, and cron supports no "
+                "other; use --kind systemd, or write the times in the machine's time zone."
+            )

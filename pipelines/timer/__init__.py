@@ -1,1 +1,0 @@
-"""Scheduled runs on one machine: systemd units or a crontab line."""
