@@ -15,8 +15,7 @@ from detloom.schemas.run_file.run_file import RunFile
 from detloom.schemas.run_file.schedule import Cron, Schedule, parse_cron
 
 ENVIRONMENT_FILE, LOG_FILE = "schedule.env", "schedule.log"  # in the workspace
-_NAMES = ("Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat")
-_FROM_MONDAY = (1, 2, 3, 4, 5, 6, 0)
+_WEEKDAYS = {1: "Mon", 2: "Tue", 3: "Wed", 4: "Thu", 5: "Fri", 6: "Sat", 0: "Sun"}
 _STOP_SECONDS = 600  # training saves its state before it stops
 _PLAIN_PATH = re.compile(r"[\w@+=:,./ -]+")  # systemd and cron escape other characters, each in its own way
 _LOCALTIME = Path("/etc/localtime")
@@ -75,7 +74,7 @@ def on_calendar(cron: Cron, timezone: str) -> str:
                 "on days that match both. Use one of the two, or --kind cron."
             )
         has_days = has_weekdays = False  # "or" with every day is every day
-    weekdays = [_NAMES[day] for day in _FROM_MONDAY if day in cron.weekdays] if has_weekdays else []
+    weekdays = [name for day, name in _WEEKDAYS.items() if day in cron.weekdays] if has_weekdays else []
     day = _numbers(cron.days, 31) if has_days else "*"
     date = f"*-{_numbers(cron.months, 12)}-{day}"
     time = f"{_numbers(cron.hours, 24)}:{_numbers(cron.minutes, 60)}:00"

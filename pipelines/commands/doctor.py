@@ -19,7 +19,7 @@ def doctor(run_file: Path | None, as_json: bool) -> None:
     Checks packages, disk, memory and devices. With RUN_FILE, also its folders, and a few dozen records of its data as
     ingestion does. Writes a test file in each folder of the run and removes it.
     """
-    from detloom.pipelines.doctor.check_result import format_results, has_errors
+    from detloom.pipelines.doctor.check_result import format_results
     from detloom.pipelines.doctor.check_run import check_machine_and_run
     from detloom.schemas.run_file.read_run_file import read_run_file
 
@@ -27,7 +27,7 @@ def doctor(run_file: Path | None, as_json: bool) -> None:
     click.echo("Checking; the imports of TensorFlow and TFX take up to a minute ...", err=True)
     results = check_machine_and_run(run)
     click.echo(format_results(results, as_json=as_json))
-    if has_errors(results):
+    if any(result.status == "error" for result in results):
         sys.exit(ExitCode.FAILED)
     if not as_json:
         from detloom.pipelines.local.console import format_next  # late: a broken installation may lack its imports

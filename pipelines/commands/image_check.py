@@ -10,8 +10,7 @@ from detloom.pipelines.command_line.command import command
 from detloom.pipelines.command_line.options import json_option
 from detloom.schemas.errors import ExitCode, InputError
 
-# Exit codes of podman and docker that do not come from the command inside the container: the engine failed, or the
-# command is not executable or missing.
+# Exit codes of podman and docker: the engine failed, or the command is not executable or missing.
 _NOT_STARTED = (125, 126, 127)
 
 
@@ -35,7 +34,7 @@ def image_check(image: str | None, job: str | None, run_options: tuple[str, ...]
     container refuses a task compiled from other code. Without --image, checks the current installation.
     """
     from detloom.pipelines.doctor.check_image import check_image, container_command, find_engine
-    from detloom.pipelines.doctor.check_result import format_results, has_errors
+    from detloom.pipelines.doctor.check_result import format_results
 
     text = _read_job(job) if job else None
     if run_options and not image:
@@ -45,7 +44,7 @@ def image_check(image: str | None, job: str | None, run_options: tuple[str, ...]
     if not image:
         results = check_image(() if text is None else read_job_code(text, job or ""))
         click.echo(format_results(results, as_json=as_json))
-        sys.exit(ExitCode.FAILED if has_errors(results) else ExitCode.DONE)
+        sys.exit(ExitCode.FAILED if any(result.status == "error" for result in results) else ExitCode.DONE)
     engine = find_engine()
     done = subprocess.run(container_command(engine, image, text is not None, run_options, as_json), input=text or b"")
     if done.returncode in _NOT_STARTED:

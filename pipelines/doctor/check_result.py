@@ -36,14 +36,10 @@ def _run_check(name: str, check: Check) -> tuple[CheckResult, ...]:
     try:
         return tuple(check())
     except Exception as error:
-        detail = str(error) if isinstance(error, ProbeError) else f"the check failed ({type(error).__name__}: {error})"
+        is_probe = isinstance(error, ProbeError | TimeoutError)
+        detail = str(error) if is_probe else f"the check failed ({type(error).__name__}: {error})"
         next_step = "install detloom's packages again, with the constraints file of a TFX line"
         return (CheckResult(name=name, status="error", detail=detail, next_step=next_step),)
-
-
-def has_errors(results: tuple[CheckResult, ...]) -> bool:
-    """Return True if any result is an error."""
-    return any(result.status == "error" for result in results)
 
 
 def format_results(results: tuple[CheckResult, ...], *, as_json: bool = False) -> str:
@@ -66,10 +62,6 @@ class ProbeError(Exception):
     """A probe failed, with the reason as message."""
 
 
-class ProbeTimeoutError(ProbeError):
-    """A probe did not end in time."""
-
-
 def run_probe(code: str, *arguments: str, seconds: float = _PROBE_SECONDS, what: str = "its import") -> Any:
     """Run Python code that prints one line of JSON, in a process that may hang or die; return the parsed line.
 
@@ -77,14 +69,15 @@ def run_probe(code: str, *arguments: str, seconds: float = _PROBE_SECONDS, what:
         what: what the code does, for the reason of a failure.
 
     Raises:
-        ProbeError: if the process fails or does not end in time.
+        ProbeError: if the process fails.
+        TimeoutError: if it does not end in time.
     """
     command = [sys.executable, "-c", code, *arguments]
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, env=environment, check=False)
     except subprocess.TimeoutExpired:
-        raise ProbeTimeoutError(f"{what} did not end within {seconds:.0f} s") from None
+        raise TimeoutError(f"{what} did not end within {seconds:.0f} s") from None
     if done.returncode:
         lines = done.stderr.strip().splitlines()
         cause = f"killed by signal {-done.returncode}" if done.returncode < 0 else "; ".join(lines[-1:])

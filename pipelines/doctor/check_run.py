@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import PurePosixPath
 from typing import Any
 
-from detloom.pipelines.doctor.check_result import Check, CheckResult, ProbeTimeoutError, run_checks, run_probe
+from detloom.pipelines.doctor.check_result import Check, CheckResult, run_checks, run_probe
 from detloom.pipelines.doctor.machine import check_folder, check_memory, check_tensorflow, check_tfx
 from detloom.pipelines.doctor.packages import check_packages
 from detloom.schemas.errors import InputError
@@ -64,7 +64,7 @@ def check_data_sample(run: RunFile) -> Iterator[CheckResult]:
     arguments = (run.data.path, json.dumps(params.to_properties()), str(_SAMPLE_RECORDS))
     try:
         sample = run_probe(_SAMPLE_PROBE, *arguments, seconds=_SAMPLE_SECONDS, what="reading a sample")
-    except ProbeTimeoutError as error:
+    except TimeoutError as error:
         next_step = "none is needed: ingestion checks all records; `detloom ingest` does it without a run"
         yield CheckResult(name="data sample", status="warning", detail=f"{error}: large data", next_step=next_step)
     else:

@@ -5,9 +5,7 @@ import pytest
 from detloom.pipelines.doctor.check_result import (
     CheckResult,
     ProbeError,
-    ProbeTimeoutError,
     format_results,
-    has_errors,
     run_checks,
     run_probe,
 )
@@ -50,17 +48,16 @@ def test_a_problem_is_followed_by_its_next_step():
 
 
 @pytest.mark.parametrize(
-    ("statuses", "summary", "is_failed"),
+    ("statuses", "summary"),
     [
-        (("error", "warning", "ok", "warning"), "1 error, 2 warnings", True),
-        (("warning", "ok"), "1 warning", False),
-        (("ok",), "No problems found.", False),
+        (("error", "warning", "ok", "warning"), "1 error, 2 warnings"),
+        (("warning", "ok"), "1 warning"),
+        (("ok",), "No problems found."),
     ],
 )
-def test_errors_and_warnings_are_counted(statuses, summary, is_failed):
+def test_errors_and_warnings_are_counted(statuses, summary):
     results = tuple(CheckResult(name="x", status=status, detail="y") for status in statuses)
     assert format_results(results).endswith(f"\n{summary}")
-    assert has_errors(results) is is_failed
 
 
 def test_a_probe_parses_its_last_line():
@@ -71,7 +68,7 @@ def test_a_probe_parses_its_last_line():
 @pytest.mark.parametrize(
     ("code", "error", "message"),
     [
-        ("import time; time.sleep(60)", ProbeTimeoutError, "its import did not end within 0 s"),
+        ("import time; time.sleep(60)", TimeoutError, "its import did not end within 0 s"),
         ("import no_such_module", ProbeError, r"its import failed \(ModuleNotFoundError: .*'no_such_module'\)"),
         ("import os; os.abort()", ProbeError, r"its import failed \(killed by signal 6\)"),
     ],

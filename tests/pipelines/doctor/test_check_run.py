@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from detloom.pipelines.doctor import check_run, machine
-from detloom.pipelines.doctor.check_result import CheckResult, ProbeTimeoutError, format_results
+from detloom.pipelines.doctor.check_result import CheckResult, format_results
 from detloom.pipelines.doctor.check_run import (
     check_data_sample,
     check_kubeflow,
@@ -121,7 +121,7 @@ def test_data_that_cannot_be_read_are_an_error_with_the_reason():
 
 def test_a_sample_that_takes_too_long_is_a_warning(monkeypatch, run):
     def fail(*arguments, **options):
-        raise ProbeTimeoutError("reading a sample did not end within 60 s")
+        raise TimeoutError("reading a sample did not end within 60 s")
 
     monkeypatch.setattr(check_run, "run_probe", fail)
     (result,) = check_data_sample(run)
