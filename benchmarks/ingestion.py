@@ -117,19 +117,15 @@ def cpu_seconds_per_image(result: dict[str, dict[str, float]]) -> float:
     return (large["cpu_seconds"] - start_up["cpu_seconds"]) / (large["num_records"] - start_up["num_records"])
 
 
-def summarize(rounds: list[dict[str, dict[str, dict[str, float]]]], mb_per_image: float) -> dict[str, Any]:
+def summarize(rounds: list[dict[str, dict[str, dict[str, float]]]]) -> dict[str, Any]:
     table: dict[str, Any] = {}
     for name in rounds[0]:
         runs = [each[name] for each in rounds]
         rate = statistics.median(map(images_per_second, runs))
         table[name] = {
             "images_per_second": rate,
-            "mb_per_second": rate * mb_per_image,
             "cpu_us_per_image": statistics.median(map(cpu_seconds_per_image, runs)) * 1e6,
             "start_up_seconds": statistics.median(run["start_up"]["seconds"] for run in runs),
-            "images_per_second_with_start_up": statistics.median(
-                run["large"]["num_records"] / run["large"]["seconds"] for run in runs
-            ),
             "peak_main_mb": max(run["large"]["peak_main_mb"] for run in runs),
             "peak_workers_mb": max(run["large"]["peak_workers_mb"] for run in runs),
             "peak_main_mb_small": runs[0]["small"]["peak_main_mb"],
@@ -153,13 +149,12 @@ def summarize(rounds: list[dict[str, dict[str, dict[str, float]]]], mb_per_image
 
 
 def print_table(summary: dict[str, Any], sizes: tuple[int, int]) -> None:
-    head = "images/s  MB/s  CPU us/image  start-up s  with it  others  peak MB: main, workers"
+    head = "images/s  CPU us/image  start-up s  others  peak MB: main, workers"
     print(f"{'':17}{head} ({sizes[0]} | {sizes[1]})")
     for name, row in summary["table"].items():
         print(
-            f"{name:17}{row['images_per_second']:8.0f}{row['mb_per_second']:6.1f}{row['cpu_us_per_image']:14.0f}"
-            f"{row['start_up_seconds']:12.1f}"
-            f"{row['images_per_second_with_start_up']:9.0f}{row['others']:8.0%}  "
+            f"{name:17}{row['images_per_second']:8.0f}{row['cpu_us_per_image']:14.0f}"
+            f"{row['start_up_seconds']:12.1f}{row['others']:8.0%}  "
             f"{row['peak_main_mb_small']:.0f}, {row['peak_workers_mb_small']:.0f} | "
             f"{row['peak_main_mb']:.0f}, {row['peak_workers_mb']:.0f}"
         )
@@ -189,13 +184,8 @@ def main() -> None:
         for size, count in (("start_up", NUM_START_UP_RECORDS), ("small", args.small), ("large", args.records)):
             megabytes = replicate(data, work / size, count)
             print(f"{count} records, {megabytes:.0f} MB of images", file=sys.stderr)
-        summary = summarize(run_all(work, args.runs), megabytes / args.records)
-    summary["settings"] = {
-        "records": args.records,
-        "small": args.small,
-        "runs": args.runs,
-        **describe_machine(),
-    }
+        summary = summarize(run_all(work, args.runs))
+    summary["settings"] = {"records": args.records, "small": args.small, "runs": args.runs, **describe_machine()}
     print_table(summary, (args.small, args.records))
     if args.output:
         args.output.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")

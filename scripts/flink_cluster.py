@@ -99,9 +99,6 @@ def fetch_flink() -> Path:
     return target
 
 
-# --- inside of the namespaces ---
-
-
 def keep(options: argparse.Namespace, command: Sequence[str]) -> int:
     """Run the cluster and the command as first process of the namespaces; when it ends, the kernel ends all others."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
