@@ -89,22 +89,24 @@ function show() {
 
 function draw(shown) {
   const canvas = part("canvas");
-  [canvas.width, canvas.height] = [image.naturalWidth, image.naturalHeight];
+  const scale = Math.max(1, 640 / image.naturalWidth); // labels on a small image would not be legible
+  [canvas.width, canvas.height] = [scale * image.naturalWidth, scale * image.naturalHeight];
   const context = canvas.getContext("2d");
+  context.scale(scale, scale);
   context.drawImage(image, 0, 0);
-  const unit = Math.max(canvas.width, canvas.height) / 400; // lines and text have one size on the screen
-  [context.lineWidth, context.font] = [unit, `${6 * unit}px system-ui, sans-serif`];
+  const unit = Math.max(image.naturalWidth, image.naturalHeight) / 500; // one size on the screen for all images
+  [context.lineWidth, context.font] = [2 * unit, `${12 * unit}px system-ui, sans-serif`];
   for (const { name, rgb, score, box, mask, points } of [...shown].reverse()) { // the highest score on top
     const [left, top, right, bottom] = box;
     context.fillStyle = context.strokeStyle = `rgb(${rgb})`;
     if (mask) context.drawImage(canvasOfMask(mask, rgb), left, top, right - left, bottom - top);
     context.strokeRect(left, top, right - left, bottom - top);
-    for (const [x, y] of points) context.fillRect(x - unit, y - unit, 2 * unit, 2 * unit);
+    for (const [x, y] of points) context.fillRect(x - 2 * unit, y - 2 * unit, 4 * unit, 4 * unit);
     const text = `${name} ${score.toFixed(2)}`;
     context.fillStyle = "#000";
-    context.fillRect(left, top, context.measureText(text).width + 2 * unit, 8 * unit);
+    context.fillRect(left, top, context.measureText(text).width + 4 * unit, 16 * unit);
     context.fillStyle = "#fff";
-    context.fillText(text, left + unit, top + 6 * unit);
+    context.fillText(text, left + 2 * unit, top + 12 * unit);
   }
 }
 
