@@ -128,10 +128,12 @@ class RequestHandler(BaseHTTPRequestHandler):
             self.connection.shutdown(socket.SHUT_RD)
 
     def _send(self, content: Page | dict[str, Any], status: HTTPStatus = HTTPStatus.OK) -> None:
-        is_page = isinstance(content, Page)
-        body = content.html if is_page else json.dumps(content).encode("ascii")
+        if isinstance(content, Page):
+            body, content_type = content.html, "text/html; charset=utf-8"
+        else:
+            body, content_type = json.dumps(content).encode("ascii"), "application/json"
         headers = {
-            "Content-Type": "text/html; charset=utf-8" if is_page else "application/json",
+            "Content-Type": content_type,
             "Content-Length": str(len(body)),
             "Content-Security-Policy": self.server.page.policy,
             "Cache-Control": "no-store",
