@@ -1,9 +1,8 @@
 """Claim: on a GPU or a TPU, training and exported models give the results of a CPU, and their speed is known.
 
 For each preset, in a process of its own: parity of a step and of detections with the CPU, within bounds for the
-device's arithmetic; step time without and with XLA; images per second on 1, 2, 4, ... devices; input rate; exported
-model. Writes `results.md` and `results.json`. The exit code is 1 if a section failed; the others are reported all the
-same. `--small` runs all of it on two logical CPU devices with a tiny detector.
+device's arithmetic; step time; scaling; input rate; exported model. Writes `results.md` and `results.json`. The exit
+code is 1 if a section failed. `--small` runs all of it on two logical CPU devices with a tiny detector.
 
     python benchmarks/accelerator.py [--preset NAME ...] [--batch-size N] [--out FOLDER] [--small]
 """

@@ -1,11 +1,9 @@
 """Claim: BCCD from scratch in 20 minutes of training on two cores reaches AP50 0.92 and AP 0.60 on the test split, and
 for equal time is better than the Object Detection API's own loop.
 
-Two systems train the same architecture with the same batch size, one after the other: `ours` with
-pipelines/samples/bccd.yaml, `peer` the Object Detection API with the hyperparameters of its model zoo and a shortened
-schedule. Time counts from the call of the training loop, including tracing. Nothing is evaluated until training ends;
-then one function scores the detections of every checkpoint in the test split, with averaged weights if the system has
-them. Prints a table, writes scores.json.
+`ours` is pipelines/samples/bccd.yaml, `peer` the Object Detection API with the hyperparameters of its model zoo for the
+same architecture and batch size. Time counts from the call of the training loop. After the training, one function
+scores the checkpoints on the test split. Prints a table, writes scores.json.
 
     python benchmarks/time_to_map.py [--output DIR] [--minutes 20] [--seeds 0 1 2] [--data .../bccd]
 """

@@ -31,7 +31,6 @@ from detloom.trainer_module.files.user_cache import user_cache  # noqa: E402
 
 FLINK = "1.19.3"
 FLINK_MINOR = FLINK.rpartition(".")[0]
-SLOTS = 4  # of both task managers
 READY_SECONDS = 120
 RESTART_SECONDS = 2.0  # wait before a process that has ended is started again
 WORKER_PORT = 50000
@@ -203,7 +202,7 @@ class Cluster:
 def has_all_slots() -> bool:
     try:
         with urllib.request.urlopen(f"http://{MASTER}/overview", timeout=5) as answer:
-            return bool(json.load(answer)["slots-total"] == SLOTS)
+            return bool(json.load(answer)["slots-total"] == 4)  # two of each task manager
     except (OSError, ValueError):
         return False
 
