@@ -43,14 +43,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3, help="pycocotools, which takes minutes, runs once")
     parser.add_argument("--images", type=int, default=5000)
-    parser.add_argument("--detections", type=int, default=100)
-    parser.add_argument("--classes", type=int, default=80)
     parser.add_argument("--output", type=Path)
     parser.add_argument("--child", nargs=2, metavar=("BACKEND", "FILE"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
         backend, file = args.child
-        size = Size(images=args.images, detections=args.detections, classes=args.classes)
+        size = Size(images=args.images, detections=100, classes=80)
         Path(file).write_text(json.dumps(measure(backend, size)), encoding="utf-8")
         return
     runs: dict[str, list[dict[str, Any]]] = {backend: [] for backend in BACKENDS}

@@ -32,7 +32,6 @@ from detloom.trainer_module.files.user_cache import user_cache  # noqa: E402
 FLINK = "1.19.3"
 FLINK_MINOR = FLINK.rpartition(".")[0]
 READY_SECONDS = 120
-RESTART_SECONDS = 2.0  # wait before a process that has ended is started again
 WORKER_PORT = 50000
 ADDRESSES = {"jobmanager": "10.77.0.2", "taskmanager-1": "10.77.0.11", "taskmanager-2": "10.77.0.12"}
 MASTER = f"{ADDRESSES['jobmanager']}:8081"
@@ -172,7 +171,7 @@ class Cluster:
             if process.poll() is None:
                 continue
             if name not in self._restart_at:
-                self._restart_at[name] = time.monotonic() + RESTART_SECONDS
+                self._restart_at[name] = time.monotonic() + 2.0
                 with open(self.folder / "events.log", "a", encoding="utf-8") as events:
                     events.write(f"{name} (process {process.pid}) has ended with {process.returncode}\n")
             elif time.monotonic() > self._restart_at[name]:
