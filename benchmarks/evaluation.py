@@ -21,19 +21,23 @@ from tools.disturbance import run_child
 from tools.made_detections import Size, make_detections, make_split
 from tools.surroundings import describe_machine
 
-BACKENDS = ("pycocotools", "faster")
+BACKENDS = ("pycocotools", "detloom")
 WARM_UP_IMAGES = 4  # the first call imports
 
 
 def measure(backend: str, size: Size) -> dict[str, Any]:
     """Compute the metrics with a backend; return time, peak memory and the metrics."""
+    sys.path.append(str(Path(__file__).parents[1] / "tests"))
+    from pycocotools_reference import reference_metrics
+
     from detloom.trainer_module.evaluation.coco_metrics import compute_coco_metrics
 
+    compute = reference_metrics if backend == "pycocotools" else compute_coco_metrics
     for images in (WARM_UP_IMAGES, size.images):
         split = make_split(replace(size, images=images))
         found = make_detections(split, size, 0)
         started = time.perf_counter()
-        metrics = compute_coco_metrics(split.ground_truth, found, split.label_map, backend=backend)
+        metrics = compute(split.ground_truth, found, split.label_map)
         seconds = time.perf_counter() - started
     peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
     return {"seconds": seconds, "peak_mb": peak_mb, "metrics": metrics.to_dict()}
@@ -65,8 +69,8 @@ def main() -> None:
     print(f"{'backend':14}{'seconds':>10}{'peak MB':>10}{'others':>8}")
     for backend, median in medians.items():
         print(f"{backend:14}{median['seconds']:10.2f}{median['peak_mb']:10,.0f}{median['others']:8.0%}")
-    is_equal = all(run["metrics"] == runs["pycocotools"][0]["metrics"] for run in runs["faster"])
-    ratio = medians["pycocotools"]["seconds"] / medians["faster"]["seconds"]
+    is_equal = all(run["metrics"] == runs["pycocotools"][0]["metrics"] for run in runs["detloom"])
+    ratio = medians["pycocotools"]["seconds"] / medians["detloom"]["seconds"]
     print(f"{ratio:.1f} times faster than pycocotools; the metrics {'are equal' if is_equal else 'DIFFER'}")
     if args.output:
         result = {**describe_machine(), "images": args.images, "ratio": ratio, "is_equal": is_equal, "runs": runs}

@@ -211,7 +211,7 @@ def evaluate(
         InputError: the model or the examples cannot be read, or do not fit each other.
     """
     from detloom.components.evaluator.evaluate_exported import evaluate_model
-    from detloom.components.evaluator.params import EvaluatorParams
+    from detloom.components.evaluator.evaluation_result import EvaluatorParams
     from detloom.pipelines.find_examples import parse_eval_set
 
     split = parse_eval_set(os.fspath(examples if "*" in os.fspath(examples) else _local(examples)))

@@ -7,12 +7,12 @@ from detloom.components.evaluator.coco_files import CocoSplit, read_keypoints
 from detloom.components.evaluator.coco_masks import encode_mask
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import escape
-from detloom.trainer_module.evaluation.coco_backends import Backend, IouType
 from detloom.trainer_module.evaluation.coco_metrics import (
     CocoMetrics,
     summarize_coco_datasets,
 )
 from detloom.trainer_module.evaluation.keypoint_metrics import KeypointMetrics, summarize_keypoints
+from detloom.trainer_module.evaluation.mask_and_keypoint_curves import IouType
 
 _NUM_KEYPOINTS = 17  # COCO's keypoints of persons, if no category names others
 _KEY_OF_TYPE: dict[IouType, str] = {"bbox": "bbox", "segm": "segmentation", "keypoints": "keypoints"}
@@ -35,7 +35,6 @@ def compute_coco_file_metrics(
     iou_type: Literal["bbox", "segm"],
     *,
     sizes: Sequence[tuple[str, float, float]] = (),
-    backend: Backend = "faster",
 ) -> CocoMetrics:
     """Compute the twelve COCO metrics of `CocoDetections.results`; see `compute_coco_metrics`.
 
@@ -46,14 +45,10 @@ def compute_coco_file_metrics(
     """
     _check_results(results, iou_type)
     dataset = truth.dataset if iou_type == "bbox" else _complete(truth, _with_mask)
-    return summarize_coco_datasets(
-        dataset, results, truth.split.label_map, iou_type=iou_type, sizes=sizes, backend=backend
-    )
+    return summarize_coco_datasets(dataset, results, truth.split.label_map, iou_type=iou_type, sizes=sizes)
 
 
-def compute_coco_keypoint_metrics(
-    truth: CocoSplit, results: Sequence[Mapping[str, Any]], *, backend: Backend = "faster"
-) -> KeypointMetrics:
+def compute_coco_keypoint_metrics(truth: CocoSplit, results: Sequence[Mapping[str, Any]]) -> KeypointMetrics:
     """Compute the ten COCO keypoint metrics of `CocoDetections.results`.
 
     A category of the annotation file names its keypoints; otherwise they are COCO's 17 of a person. An annotation
@@ -67,7 +62,7 @@ def compute_coco_keypoint_metrics(
     num_points = _NUM_KEYPOINTS if keypoints is None else len(keypoints.names)
     _check_results(results, "keypoints", num_points)
     dataset = _complete(truth, lambda row, _: _with_keypoints(row, num_points))
-    return summarize_keypoints(dataset, results, keypoints.sigmas if keypoints else None, backend=backend)
+    return summarize_keypoints(dataset, results, keypoints.sigmas if keypoints else None)
 
 
 def _check_results(results: Sequence[Mapping[str, Any]], iou_type: IouType, num_points: int = _NUM_KEYPOINTS) -> None:

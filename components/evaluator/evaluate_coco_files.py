@@ -17,12 +17,12 @@ from detloom.components.evaluator.coco_file_metrics import (
 from detloom.components.evaluator.coco_files import CocoSplit, read_coco_detections, read_coco_ground_truth
 from detloom.components.evaluator.evaluation_result import (
     EvaluationResult,
+    EvaluatorParams,
     MeasuredModel,
     ReportImage,
     assess,
     measure_model,
 )
-from detloom.components.evaluator.params import EvaluatorParams
 from detloom.components.evaluator.report.example_images import ImagePlan, draw_image, plan_images
 from detloom.components.evaluator.report.output_files import LOCK_FILE, write_report
 from detloom.components.storage.output_lock import hold_output

@@ -14,6 +14,7 @@ import detloom
 from detloom.components.evaluation_requirements import EvaluationRequirements
 from detloom.components.evaluator.evaluation_result import (
     EvaluationResult,
+    EvaluatorParams,
     MeasuredModel,
     ModelCosts,
     ReportImage,
@@ -25,12 +26,12 @@ from detloom.components.evaluator.latency import count_model_bytes, measure_late
 from detloom.components.evaluator.mask_and_keypoint_truth import WantedShapes
 from detloom.components.evaluator.measurements import Measurements, Split, areas_of
 from detloom.components.evaluator.model_output_checks import check_truth, find_contract_problem, find_unusable
-from detloom.components.evaluator.params import EvaluatorParams
 from detloom.components.evaluator.record_table import RecordTable
 from detloom.components.evaluator.report.example_images import ImagePlan, draw_image, plan_images
 from detloom.components.evaluator.report.output_files import LOCK_FILE, write_report
-from detloom.components.evaluator.report.run_history import read_data_health, read_training_curves
+from detloom.components.evaluator.report.read_training_and_data import read_data_health, read_training_curves
 from detloom.components.storage.output_lock import hold_output
+from detloom.components.storage.storage import open_storage
 from detloom.schemas.contracts.detections import (
     MASKS,
     SIGNATURE_ENCODED,
@@ -238,21 +239,17 @@ def _find_variants(folder: str | None) -> dict[str, str]:
 
 def _read_conversion_problem(folder: str | None) -> str | None:
     """Return why the export could not write the TFLite variants, as a sentence without a full stop."""
-    path = f"{folder}/{TFLITE_PROBLEM_FILE}"
-    if folder is None or not tf.io.gfile.exists(path):
-        return None
-    with tf.io.gfile.GFile(path) as file:
-        return str(file.read()).rstrip(".")
+    content = open_storage(folder).read(TFLITE_PROBLEM_FILE) if folder is not None else None
+    return None if content is None else content.decode("utf-8", "replace").rstrip(".")
 
 
 def _check_label_map(label_map: LabelMap, inputs: EvaluationInputs, given: str) -> None:
     """Compare the model's label map with those of the data, if any; unknown class ids are refused later."""
     texts = {"the parameter label_map": given} if given else {}
     for uri in inputs.examples_uris:
-        path = f"{uri}/{LABEL_MAP_FILE}"
-        if tf.io.gfile.exists(path):
-            with tf.io.gfile.GFile(path, "r") as file:
-                texts[path] = file.read()
+        content = open_storage(uri).read(LABEL_MAP_FILE)
+        if content is not None:
+            texts[f"{uri}/{LABEL_MAP_FILE}"] = content.decode("utf-8", "replace")
     for where, text in texts.items():
         of_data = parse_label_map(text, where)
         if of_data != label_map:

@@ -12,6 +12,7 @@ from detloom.components.evaluator.baseline_comparison import Comparison, compare
 from detloom.components.evaluator.blessing import BlessingDecision, decide
 from detloom.components.evaluator.gates import GateEvidence, Latency, needs_constant
 from detloom.components.evaluator.measurements import Measurements, Split, measure
+from detloom.components.properties import ComponentParams
 from detloom.schemas.contracts.detections import TFLITE_INT8
 from detloom.schemas.run_file.evaluator_and_gates import Evaluator, Gates
 from detloom.trainer_module.evaluation.coco_images import ImageDetections
@@ -19,6 +20,21 @@ from detloom.trainer_module.evaluation.coco_metrics import CocoMetrics
 from detloom.trainer_module.evaluation.matches import Columns
 
 ImageKind = Literal["false", "missed", "better", "worse", "first"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluatorParams(ComponentParams):
+    """Settings of an evaluation.
+
+    Attributes:
+        label_map: content of the data's label map, in protobuf text format; the model must have the same classes. Empty
+            if the examples have a `label_map.pbtxt`.
+    """
+
+    split: str = "test"
+    settings: Evaluator = field(default_factory=Evaluator)
+    gates: Gates = field(default_factory=Gates)
+    label_map: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -120,7 +120,7 @@ class DetectBatch(beam.DoFn):
         self._num_images = num_images
         self._paths_by_name = dict(paths_by_name)
         self._feature_keys = tuple(feature_keys)
-        self._batch_size = batch_size
+        self.batch_size = batch_size
         self._shared = Shared()
 
     def setup(self) -> None:
@@ -155,7 +155,7 @@ class DetectBatch(beam.DoFn):
 
     def _detect(self, model: Detect, serialized: list[bytes]) -> list[Rows | str]:
         """Return the detections of each example, or the model's error message."""
-        filled = serialized + serialized[-1:] * (self._batch_size - len(serialized))
+        filled = serialized + serialized[-1:] * (self.batch_size - len(serialized))
         try:
             return list(model(filled)[: len(serialized)])
         except (tf.errors.InvalidArgumentError, InputError) as error:
@@ -164,31 +164,17 @@ class DetectBatch(beam.DoFn):
             return [rows for each in serialized for rows in self._detect(model, [each])]
 
 
-def detect(
-    pipeline: beam.Pipeline,
-    shard_patterns: Sequence[str],
-    paths_by_name: Mapping[str, str],
-    batch_size: int,
-    output_prefix: str,
-    feature_keys: Sequence[str] = (),
-    num_images: int | None = None,
-    shapes: WantedShapes | None = None,
-    matching: Matching | None = None,
-) -> None:
-    """Add steps to `pipeline` that read the shards, detect, match, and write encoded records to `output_prefix`.
-
-    Args:
-        num_images: number of images in all shards if known; only for messages.
-        shapes, matching: see `run_inference`.
-    """
+def _add_steps(pipeline: beam.Pipeline, shard_patterns: Sequence[str], step: DetectBatch, output_prefix: str) -> None:
+    """Add steps to `pipeline` that read the shards, run `step` on batches, and write the encoded records."""
     sources = [
         pipeline | f"Read[{index}]" >> beam.io.ReadFromTFRecord(pattern) for index, pattern in enumerate(shard_patterns)
     ]
+    size = step.batch_size
     _ = (
         sources
         | "Flatten" >> beam.Flatten()
-        | "Batch" >> beam.BatchElements(min_batch_size=batch_size, max_batch_size=batch_size)
-        | "Detect" >> beam.ParDo(DetectBatch(paths_by_name, batch_size, feature_keys, num_images, shapes, matching))
+        | "Batch" >> beam.BatchElements(min_batch_size=size, max_batch_size=size)
+        | "Detect" >> beam.ParDo(step)
         | "Write" >> beam.io.WriteToTFRecord(output_prefix)
     )
 
@@ -230,19 +216,10 @@ def run_inference(
     tf.io.gfile.makedirs(work_dir)
     try:
         try:
+            num_images = _count_local(patterns)
+            step = DetectBatch(paths_by_name, batch_size, feature_keys, num_images, shapes, matching)
             with make_pipeline() as pipeline:
-                num_images = _count_local(patterns)
-                detect(
-                    pipeline,
-                    patterns,
-                    paths_by_name,
-                    batch_size,
-                    f"{work_dir}/records",
-                    feature_keys,
-                    num_images,
-                    shapes,
-                    matching,
-                )
+                _add_steps(pipeline, patterns, step, f"{work_dir}/records")
         except Exception:
             _check_shards(patterns)
             raise

@@ -14,8 +14,8 @@ from markupsafe import Markup
 from markupsafe import escape as escape_html
 
 from detloom.components.evaluator.blessing import BlessingDecision
-from detloom.components.evaluator.report.tables import MAX_ROWS
-from detloom.components.evaluator.report.views import format_mib, gate_rows, headline, say_override
+from detloom.components.evaluator.report.table_cells import MAX_ROWS
+from detloom.components.evaluator.report.verdict_and_gates import format_mib, gate_rows, headline, override_text
 from detloom.components.pages.formats import (
     escape_markdown,
     escape_markdown_line,
@@ -95,7 +95,7 @@ def _decision_of(evaluation: Json) -> BlessingDecision:
 
 
 def _describe_decision(decision: BlessingDecision, evaluation: Json) -> str:
-    override = f"{say_override(decision.override)} " if decision.override else ""
+    override = f"{override_text(decision.override)} " if decision.override else ""
     if not evaluation["comparison"]:
         return f"{override}Not compared with a baseline: {decision.baseline_problem or 'there was none'}."
     change = evaluation["comparison"]["AP"]

@@ -23,8 +23,7 @@ from detloom.pipelines.command_line.options import (
 from detloom.schemas.errors import InputError
 
 if TYPE_CHECKING:
-    from detloom.components.evaluator.evaluation_result import EvaluationResult
-    from detloom.components.evaluator.params import EvaluatorParams
+    from detloom.components.evaluator.evaluation_result import EvaluationResult, EvaluatorParams
     from detloom.trainer_module.training.follow_checkpoints import CheckpointEvaluation
 
 _TIMEOUT_SECONDS = 3600
@@ -221,7 +220,7 @@ def _evaluate_files(options: dict[str, Any]) -> None:
 
 
 def _params(run_file: Path | None, split: str) -> "EvaluatorParams":
-    from detloom.components.evaluator.params import EvaluatorParams
+    from detloom.components.evaluator.evaluation_result import EvaluatorParams
     from detloom.schemas.run_file.read_config import read_sections
 
     if run_file is None:

@@ -12,7 +12,7 @@ from detloom.components import artifact_types
 from detloom.components.dataset_validator.component import DatasetValidator
 from detloom.components.dataset_validator.params import DatasetValidatorParams
 from detloom.components.evaluator.component import DetectionEvaluator
-from detloom.components.evaluator.params import EvaluatorParams
+from detloom.components.evaluator.evaluation_result import EvaluatorParams
 from detloom.components.example_gen.component import DetectionExampleGen
 from detloom.components.fingerprints import source_fingerprint
 from detloom.components.model_card.component import ModelCard, ModelCardParams

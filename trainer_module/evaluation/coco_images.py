@@ -87,12 +87,15 @@ class ImageDetections:
         return boxes_yxyx_rel_to_xywh_px(self.boxes_yxyx_rel, image_hw)
 
 
-def boxes_yxyx_rel_to_xywh_px(boxes_yxyx_rel: npt.ArrayLike, image_hw: tuple[int, int]) -> npt.NDArray[np.float64]:
-    """Convert to COCO's JSON boxes (left, top, width, height in pixels), float64 [N, 4]."""
-    height, width = image_hw
-    boxes_yxyx_px = np.asarray(boxes_yxyx_rel, np.float64).reshape(-1, 4) * [height, width, height, width]
-    ymin, xmin, ymax, xmax = boxes_yxyx_px.T
-    return np.stack([xmin, ymin, xmax - xmin, ymax - ymin], axis=1)
+def boxes_yxyx_rel_to_xywh_px(boxes_yxyx_rel: npt.ArrayLike, image_hw: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """Convert to COCO's JSON boxes (left, top, width, height in pixels), float64 [N, 4].
+
+    Args:
+        image_hw: the size of the image, or of the image of each box [N, 2].
+    """
+    boxes_px = np.asarray(boxes_yxyx_rel, np.float64).reshape(-1, 4) * np.tile(image_hw, 2)
+    boxes_px[:, 2:] -= boxes_px[:, :2]
+    return boxes_px[:, [1, 0, 3, 2]]
 
 
 def boxes_xywh_px_to_yxyx_rel(boxes_xywh_px: npt.ArrayLike, image_hw: tuple[int, int]) -> npt.NDArray[np.float64]:

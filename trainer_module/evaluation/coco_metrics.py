@@ -1,7 +1,8 @@
 """The twelve COCO metrics of a set of detections, with numpy; no TensorFlow.
 
-The curves come from our own matches of boxes (matches.py, box_curves.py), or from a backend (coco_backends.py). One
-function here computes the metrics from the curves, so that equal curves give equal metrics to the last digit.
+The curves of boxes come from our own matches (matches.py, box_curves.py), those of masks from faster-coco-eval
+(mask_and_keypoint_curves.py). One function computes the metrics from the curves, so that equal curves give equal
+metrics to the last digit.
 """
 
 import itertools
@@ -17,7 +18,6 @@ from detloom.schemas.contracts.metric_names import METRIC_NAMES
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.boxes.masks import mask_area_px
 from detloom.trainer_module.evaluation.box_curves import compute_box_curves
-from detloom.trainer_module.evaluation.coco_backends import Backend, IouType, compute_coco_curves, uncollected
 from detloom.trainer_module.evaluation.coco_images import (
     ImageDetections,
     ImageGroundTruth,
@@ -25,6 +25,7 @@ from detloom.trainer_module.evaluation.coco_images import (
     format_coco_results,
 )
 from detloom.trainer_module.evaluation.image_table import ImageTable
+from detloom.trainer_module.evaluation.mask_and_keypoint_curves import IouType, compute_coco_curves, uncollected
 from detloom.trainer_module.evaluation.matches import SIZES, Matches, match_detections
 
 NO_VALUE = -1.0  # the COCO API's value where there is no ground truth
@@ -129,7 +130,6 @@ def compute_coco_metrics(
     *,
     iou_type: Literal["bbox", "segm"] = "bbox",
     sizes: Sequence[tuple[str, float, float]] = (),
-    backend: Backend = "faster",
 ) -> CocoMetrics:
     """Match detections to ground truth as the COCO API does, and compute the metrics.
 
@@ -153,20 +153,14 @@ def compute_coco_metrics(
     _check_image_ids(ground_truth, detections)
     check_values("ground truth", ImageTable.of(ImageGroundTruth, ground_truth), label_map)
     check_values("detections", ImageTable.of(ImageDetections, detections), label_map)
-    if iou_type == "bbox" and backend == "faster":
+    if iou_type == "bbox":
         by_id = {image.image_id: image for image in detections}
         found = [by_id.get(image.image_id) or _no_detections(image.image_id) for image in ground_truth]
         areas = [(low, high) for _, low, high in sizes]
         return summarize_matches(match_detections(ground_truth, found, label_map, sizes=areas), label_map, sizes)
-    results = format_coco_results(detections, hw_by_id)
-    return summarize_coco_datasets(
-        format_coco_ground_truth(ground_truth, label_map),
-        [_with_mask_area(row) for row in results] if iou_type == "segm" else results,
-        label_map,
-        iou_type=iou_type,
-        sizes=sizes,
-        backend=backend,
-    )
+    results = [_with_mask_area(row) for row in format_coco_results(detections, hw_by_id)]
+    dataset = format_coco_ground_truth(ground_truth, label_map)
+    return summarize_coco_datasets(dataset, results, label_map, iou_type="segm", sizes=sizes)
 
 
 def summarize_matches(
@@ -209,7 +203,6 @@ def summarize_coco_datasets(
     *,
     iou_type: IouType = "bbox",
     sizes: Sequence[tuple[str, float, float]] = (),
-    backend: Backend = "faster",
 ) -> CocoMetrics:
     """Compute the metrics of datasets in COCO's format, without checks and in the given order.
 
@@ -219,9 +212,7 @@ def summarize_coco_datasets(
         iou_type: the shapes whose overlap counts; not "keypoints", which have other metrics.
     """
     assert iou_type != "keypoints", "keypoints have ten other numbers"
-    precision_TRKAM, recall_TKAM = compute_coco_curves(
-        truth_dataset, found_annotations, iou_type=iou_type, sizes=sizes, backend=backend
-    )
+    precision_TRKAM, recall_TKAM = compute_coco_curves(truth_dataset, found_annotations, iou_type=iou_type, sizes=sizes)
     counted = [row for row in truth_dataset["annotations"] if not row["iscrowd"]]
     objects = _Objects(
         num_images=len(truth_dataset["images"]),

@@ -7,7 +7,11 @@ from typing import Any, Generic, TypeVar, overload
 import numpy as np
 import numpy.typing as npt
 
-from detloom.trainer_module.evaluation.coco_images import ImageDetections, ImageGroundTruth
+from detloom.trainer_module.evaluation.coco_images import (
+    ImageDetections,
+    ImageGroundTruth,
+    boxes_yxyx_rel_to_xywh_px,
+)
 
 _Image = TypeVar("_Image", ImageGroundTruth, ImageDetections)
 _Arrays = Mapping[str, npt.NDArray[Any]]
@@ -110,7 +114,7 @@ class ImageTable(Sequence[_Image], Generic[_Image]):
         """Return COCO boxes of these images, float64 [N, 4]."""
         rows = self.rows(start, stop)
         hw_N2 = image_hw_I2[start:stop][self.image_index(start, stop)]
-        boxes = boxes_yxyx_rel_to_xywh_px_of_rows(self.columns["boxes_yxyx_rel"][rows], hw_N2)
+        boxes = boxes_yxyx_rel_to_xywh_px(self.columns["boxes_yxyx_rel"][rows], hw_N2)
         is_given = self.has("given_xywh_px", start, stop)
         if is_given.any():
             boxes[is_given] = self.columns["given_xywh_px"][rows][is_given]
@@ -121,7 +125,7 @@ class ImageTable(Sequence[_Image], Generic[_Image]):
     ) -> npt.NDArray[np.float64]:
         """Return COCO boxes of these rows of these images, float64 [n, 4]."""
         rows = self.offsets_I1[image_index] + row
-        boxes = boxes_yxyx_rel_to_xywh_px_of_rows(self.columns["boxes_yxyx_rel"][rows], image_hw_I2[image_index])
+        boxes = boxes_yxyx_rel_to_xywh_px(self.columns["boxes_yxyx_rel"][rows], image_hw_I2[image_index])
         if "given_xywh_px" in self.columns:
             is_present = self._is_present.get("given_xywh_px")
             is_given = np.ones(len(rows), bool) if is_present is None else is_present[image_index]
@@ -219,12 +223,3 @@ def _concatenate(parts: Sequence[npt.NDArray[Any] | int]) -> npt.NDArray[Any]:
     if joined.dtype == np.int64 and _SMALL_IDS.min <= joined.min(initial=0) <= joined.max(initial=0) <= _SMALL_IDS.max:
         return joined.astype(np.int32)
     return joined
-
-
-def boxes_yxyx_rel_to_xywh_px_of_rows(
-    boxes_yxyx_rel_N4: npt.NDArray[Any], image_hw_N2: npt.NDArray[np.int32]
-) -> npt.NDArray[np.float64]:
-    """Convert to COCO's boxes as `boxes_yxyx_rel_to_xywh_px` does, with the image size of each box."""
-    boxes_px = np.asarray(boxes_yxyx_rel_N4, np.float64) * np.tile(image_hw_N2, 2)
-    boxes_px[:, 2:] -= boxes_px[:, :2]
-    return boxes_px[:, [1, 0, 3, 2]]

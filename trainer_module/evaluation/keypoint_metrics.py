@@ -12,7 +12,6 @@ from detloom.schemas.contracts.metric_names import KEYPOINT_METRIC_NAMES
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.config import Eval
 from detloom.trainer_module.detectors.detector import Keypoints
-from detloom.trainer_module.evaluation.coco_backends import Backend, compute_coco_curves
 from detloom.trainer_module.evaluation.coco_images import (
     ImageDetections,
     ImageGroundTruth,
@@ -20,6 +19,7 @@ from detloom.trainer_module.evaluation.coco_images import (
     format_coco_results,
 )
 from detloom.trainer_module.evaluation.coco_metrics import NO_VALUE, mean_of_measured
+from detloom.trainer_module.evaluation.mask_and_keypoint_curves import compute_coco_curves
 
 # Positions in the COCO API's keypoint curves: IoU 0.50, 0.75; all, medium, large objects; 20 detections per image.
 _IOU_50, _IOU_75 = 0, 5
@@ -76,8 +76,6 @@ def compute_keypoint_metrics(
     detections: Sequence[ImageDetections],
     label_map: LabelMap,
     keypoints: Keypoints,
-    *,
-    backend: Backend = "faster",
 ) -> KeypointMetrics:
     """Compute the metrics of the class that has keypoints; boxes of other classes do not count.
 
@@ -98,7 +96,7 @@ def compute_keypoint_metrics(
     nothing = {"keypoints": [0.0] * (3 * len(keypoints.names)), "num_keypoints": 0}
     dataset["annotations"] = [{**nothing, **row} for row in dataset["annotations"]]
     results = format_coco_results(found, {image.image_id: image.image_hw for image in truth})
-    return summarize_keypoints(dataset, results, keypoints.sigmas, backend=backend)
+    return summarize_keypoints(dataset, results, keypoints.sigmas)
 
 
 def _of_class(image: Any, class_id: int) -> Any:
@@ -116,12 +114,10 @@ def summarize_keypoints(
     truth_dataset: Mapping[str, Any],
     found_annotations: Sequence[Mapping[str, Any]],
     sigmas: Sequence[float] | None,
-    *,
-    backend: Backend = "faster",
 ) -> KeypointMetrics:
     """Compute the metrics of datasets in COCO's format without checks; see `compute_coco_curves`."""
     precision_TRKAM, recall_TKAM = compute_coco_curves(
-        truth_dataset, found_annotations, iou_type="keypoints", sigmas=sigmas, backend=backend
+        truth_dataset, found_annotations, iou_type="keypoints", sigmas=sigmas
     )
     precision_TRKA, recall_TKA = precision_TRKAM[..., _MAX_20], recall_TKAM[..., _MAX_20]
     return KeypointMetrics(

@@ -133,20 +133,9 @@ class Evaluation:
         return f"{metrics}{loss} on {self.num_images} images in {self.seconds:.1f} s"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON values; `from_dict` restores an equal object."""
+        """Return plain JSON values."""
         masks = None if self.mask_metrics is None else self.mask_metrics.to_dict()
         return {**asdict(self), "metrics": self.metrics.to_dict(), "mask_metrics": masks}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "Evaluation":
-        """Evaluations of earlier versions have neither masks nor keypoints."""
-        masks, keypoints = values.get("mask_metrics"), values.get("keypoint_metrics")
-        read = {
-            "metrics": CocoMetrics.from_dict(values["metrics"]),
-            "mask_metrics": None if masks is None else CocoMetrics.from_dict(masks),
-            "keypoint_metrics": None if keypoints is None else KeypointMetrics(**keypoints),
-        }
-        return cls(**{**values, **read})
 
 
 class SplitEvaluator:

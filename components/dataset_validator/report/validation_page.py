@@ -13,6 +13,7 @@ from detloom.components.pages import charts
 from detloom.components.pages.formats import format_count, format_number, format_share
 from detloom.components.pages.load_template import ZOOM_SCRIPT, load_template, read_script, read_shared_script
 from detloom.components.properties import DATASET_REPORT_FILE
+from detloom.components.similarity.near_duplicates import MAX_BUCKET
 from detloom.components.storage.storage import open_storage
 
 REPORT_HTML = "report.html"
@@ -128,15 +129,15 @@ def _view_duplicates(duplicates: Json, train_split: str, images: DrawnImages) ->
         shown.append(
             {
                 "title": title,
-                "sentence": _say_duplicates(found, kind, train_split),
+                "sentence": _duplicates_text(found, kind, train_split),
                 "groups": [_view_group(group, records, images) for group, records in groups[:MAX_SHOWN_GROUPS]],
-                "rest": _say_rest(found["num_groups"], min(len(groups), MAX_SHOWN_GROUPS), kind),
+                "rest": _rest_text(found["num_groups"], min(len(groups), MAX_SHOWN_GROUPS), kind),
             }
         )
     return shown
 
 
-def _say_duplicates(found: Json, kind: str, train_split: str) -> str:
+def _duplicates_text(found: Json, kind: str, train_split: str) -> str:
     across = ", ".join(f"{name} {count}" for name, count in found["across_by_split"].items() if count)
     within = ", ".join(f"{name} {count}" for name, count in found["within_by_split"].items() if count)
     verb = "are also in" if kind == "exact" else "are near-duplicates of an image in"
@@ -150,12 +151,17 @@ def _say_duplicates(found: Json, kind: str, train_split: str) -> str:
             f"{compared} images were compared. Near-duplicates have perceptual hashes that differ in at most "
             f"{found['max_distance']} of 64 bits."
         )
+    if not found["is_complete"]:
+        sentences.append(
+            f"More than {format_count(MAX_BUCKET)} images look much alike. Not all pairs of them were compared, so "
+            "there may be more images of other splits than are counted here."
+        )
     if found["num_flat"]:
         sentences.append(f"{format_count(found['num_flat'])} images have too little structure to be compared.")
     return " ".join(sentences)
 
 
-def _say_rest(num_groups: int, num_shown: int, kind: str) -> str:
+def _rest_text(num_groups: int, num_shown: int, kind: str) -> str:
     """Return a sentence about the groups that the page does not show."""
     rest = num_groups - num_shown
     if rest <= 0:
@@ -215,10 +221,10 @@ def _view_anchors(anchors: Json, train_split: str) -> Json:
     better, shapes = anchors["suggestion"], anchors["shapes"]
     by_class = sorted(anchors["by_class"], key=lambda row: row["recall_at_50"])
     rest = len(by_class) - _MAX_ROWS
-    configured = _say_anchors(anchors["configured"])
+    configured = _anchors_text(anchors["configured"])
     return {
         "sentence": f"In {train_split}, resized to the model's input size, {fit}. Configured: {configured}.",
-        "suggestion": _say_suggestion(better) if better else "",
+        "suggestion": _suggestion_text(better) if better else "",
         "settings": _format_settings(better) if better else "",
         "histogram": charts.histogram(
             "IoU with the best anchor", anchors["histogram"]["bins"], [anchors["histogram"]["counts"]]
@@ -235,7 +241,7 @@ def _view_anchors(anchors: Json, train_split: str) -> Json:
                 "rest": f"{rest} more classes have a higher recall." if rest > 0 else "",
             },
         ],
-        "shapes": _say_shapes(shapes) if shapes else "",
+        "shapes": _shapes_text(shapes) if shapes else "",
     }
 
 
@@ -246,7 +252,7 @@ def _fit_rows(rows: Sequence[Json], name: str) -> list[Json]:
     ]
 
 
-def _say_anchors(settings: Json) -> str:
+def _anchors_text(settings: Json) -> str:
     ratios = ", ".join(f"{ratio:g}" for ratio in settings["aspect_ratios"])
     return (
         f"anchor_scale {settings['anchor_scale']:g}, aspect_ratios {ratios}, scales_per_octave "
@@ -254,7 +260,7 @@ def _say_anchors(settings: Json) -> str:
     )
 
 
-def _say_suggestion(better: Json) -> str:
+def _suggestion_text(better: Json) -> str:
     return (
         "Suggested settings, with at most as many anchors per location: recall "
         f"{format_share(better['recall_at_50'])} instead of {format_share(better['configured_recall_at_50'])}, mean "
@@ -276,7 +282,7 @@ def _format_settings(better: Json) -> str:
     return "multiscale_anchor_generator {\n" + "".join(f"  {line}\n" for line in lines) + "}"
 
 
-def _say_shapes(shapes: Mapping[str, Any]) -> str:
+def _shapes_text(shapes: Mapping[str, Any]) -> str:
     sizes = ", ".join(f"{width:g} × {height:g}" for height, width in shapes["shapes_hw_px"])
     return (
         f"Typical box shapes (k-means on {format_count(shapes['num_sampled'])} boxes), width × height in pixels of "

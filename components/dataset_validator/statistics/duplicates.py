@@ -170,6 +170,7 @@ class Duplicates:
         return {
             "max_distance": max_distance,
             "num_compared": found.num_compared,
+            "is_complete": found.is_complete,
             "num_flat": found.num_flat,
             "num_across": sum(found.num_across_by_split.values()),
             "across_by_split": by_split(found.num_across_by_split),

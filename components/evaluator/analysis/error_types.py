@@ -121,7 +121,7 @@ def analyze_errors(
         truth, found: the same images in the same order.
     """
     starts = range(0, max(len(truth), 1), BLOCK_IMAGES)
-    blocks = [_Block(truth, found, start, min(start + BLOCK_IMAGES, len(truth))) for start in starts]
+    blocks = [_ErrorBlock(truth, found, start, min(start + BLOCK_IMAGES, len(truth))) for start in starts]
     outcomes = _join([block.outcomes() for block in blocks])
     is_missed = np.concatenate([block.is_missed for block in blocks])
     is_found = np.concatenate([block.is_found for block in blocks])
@@ -143,7 +143,7 @@ def _join(parts: Sequence[DetectionOutcomes]) -> DetectionOutcomes:
     return DetectionOutcomes(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
 
 
-class _Block:
+class _ErrorBlock:
     """Consecutive images, whose boxes are matched together.
 
     Attributes:

@@ -106,14 +106,14 @@ def compute_voc_metrics(
     """
     parts: dict[tuple[bool, float | None, bool], list[_Labelled]] = {}
     for start in range(0, max(len(truth), 1), BLOCK_IMAGES):
-        block = _Block(truth, found, class_ids, slice(start, min(start + BLOCK_IMAGES, len(truth))), min_iou)
+        block = _VocBlock(truth, found, class_ids, slice(start, min(start + BLOCK_IMAGES, len(truth))), min_iou)
         for rules in {rules.matching: rules for rules in rules_by_name.values()}.values():
             parts.setdefault(rules.matching, []).append(block.label(rules))
     joined = {matching: _join(of_blocks) for matching, of_blocks in parts.items()}
     return {name: _summarize(joined[rules.matching], class_ids, rules) for name, rules in rules_by_name.items()}
 
 
-class _Block:
+class _VocBlock:
     """Consecutive images, whose boxes are matched together.
 
     Boxes are float32, as in the reference: IoU equals the reference only for this type.

@@ -195,10 +195,10 @@ class _Planner:
             yield self._plan("missed", image_index, f"{name} missed", missed=row)
 
     def change(self, kind: ImageKind, change: ImageChange) -> ImagePlan:
-        def say(score: ImageScore) -> str:
+        def counts_text(score: ImageScore) -> str:
             return f"{score.num_true} correct, {score.num_false} wrong, {score.num_missed} missed"
 
-        text = f"baseline {say(change.baseline)}; candidate {say(change.candidate)}"
+        text = f"baseline {counts_text(change.baseline)}; candidate {counts_text(change.candidate)}"
         return self._plan(kind, change.image_index, text)
 
     def first(self, count: int, min_scores: Sequence[float]) -> Iterator[ImagePlan]:

@@ -11,8 +11,7 @@ from apache_beam.testing import test_pipeline
 from tfx.types import Channel, artifact_utils, standard_artifacts
 
 from detloom.components.artifact_types import DatasetReport, MetricsForUi, PageForUi
-from detloom.components.dataset_validator.component import DatasetValidator
-from detloom.components.dataset_validator.executor import Executor
+from detloom.components.dataset_validator.component import DatasetValidator, DatasetValidatorExecutor
 from detloom.components.dataset_validator.params import DatasetValidatorParams
 from detloom.components.dataset_validator.validate import validate
 from detloom.components.evaluation_requirements import EvaluationRequirements
@@ -51,7 +50,7 @@ def artifacts(tmp_path, make_example, write_records):
 def run(artifacts, params=None, **inputs):
     """Execute once and return the folder of the report."""
     params = params or DatasetValidatorParams()
-    Executor().Do({**artifacts[0], **inputs}, artifacts[1], params.to_properties())
+    DatasetValidatorExecutor().Do({**artifacts[0], **inputs}, artifacts[1], params.to_properties())
     return Path(artifacts[1]["report"][0].uri)
 
 
@@ -69,7 +68,7 @@ def test_the_constructor_declares_inputs_and_outputs():
     }
     params = DatasetValidatorParams.from_properties(component.exec_properties)
     assert arguments_of(params) == arguments_of(DatasetValidatorParams(checks=checks))
-    assert pickle.loads(pickle.dumps(Executor)) is Executor
+    assert pickle.loads(pickle.dumps(DatasetValidatorExecutor)) is DatasetValidatorExecutor
 
 
 def test_an_earlier_report_is_optional():
@@ -111,8 +110,8 @@ def test_data_that_the_evaluation_cannot_use_are_refused_before_training(artifac
 
 def test_the_executor_path_is_stable():
     # Compiled pipelines store it.
-    path = "detloom.components.dataset_validator.executor.Executor"
-    assert f"{Executor.__module__}.{Executor.__name__}" == path
+    path = "detloom.components.dataset_validator.component.DatasetValidatorExecutor"
+    assert f"{DatasetValidatorExecutor.__module__}.{DatasetValidatorExecutor.__name__}" == path
     assert DatasetValidator.EXECUTOR_SPEC.class_path == path
 
 

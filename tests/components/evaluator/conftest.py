@@ -1,8 +1,9 @@
 """Fixtures with models, images and splits; TensorFlow is imported lazily because most tests do not need it."""
 
-import importlib.util
+import importlib
 import io
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,15 +14,13 @@ from detloom.schemas.contracts import example_keys as keys
 from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, LabelMap, write_label_map
 from detloom.trainer_module.evaluation.coco_images import ImageDetections, ImageGroundTruth
 
+sys.path.append(str(Path(__file__).parent))  # for `evaluations` and `tiny_detector`
 LABEL_MAP = LabelMap(((1, "cat"), (3, "dog"), (4, "owl")))
 
 
 @pytest.fixture(scope="session")
 def tiny_detector():
-    spec = importlib.util.spec_from_file_location("tiny_detector", Path(__file__).with_name("tiny_detector.py"))
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return importlib.import_module("tiny_detector")
 
 
 @pytest.fixture(scope="session")

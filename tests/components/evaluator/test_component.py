@@ -1,10 +1,262 @@
-from tfx.types import Channel
-from tfx.types.standard_artifacts import Examples, Model, ModelBlessing, ModelEvaluation
+import json
+import shutil
+from pathlib import Path
 
-from detloom.components.evaluator.component import DetectionEvaluator
-from detloom.components.evaluator.executor import Executor
-from detloom.components.evaluator.params import EvaluatorParams
+import evaluations
+import pytest
+from tfx.components.evaluator.executor import Executor as TfxEvaluatorExecutor
+from tfx.components.util import model_utils
+from tfx.proto.orchestration import pipeline_pb2
+from tfx.types import Channel, artifact_utils
+from tfx.types.standard_artifacts import Examples, Model, ModelBlessing, ModelEvaluation, ModelRun
+
+from detloom.components.artifact_types import CurvesForUi, DatasetReport, MetricsForUi, PageForUi, TextForUi
+from detloom.components.evaluator import component
+from detloom.components.evaluator.component import DetectionEvaluator, DetectionEvaluatorExecutor
+from detloom.components.evaluator.evaluation_result import EvaluatorParams
+from detloom.components.evaluator.report.output_files import DETECTIONS_FILE, METRICS_FILE, PAGE_FILE
 from detloom.schemas.contracts.label_map import LabelMap, write_label_map
+from detloom.schemas.errors import InputError
+from detloom.schemas.run_file.evaluator_and_gates import (
+    BaselineGate,
+    Evaluator,
+    Gates,
+    ImageSlices,
+    LatencyGate,
+    MetricChange,
+    MetricFloor,
+    ObjectSlices,
+    Override,
+    SizeBin,
+)
+
+UI_TYPES = {"page": PageForUi, "summary": TextForUi, "metrics": MetricsForUi, "curves": CurvesForUi}
+FLOOR = (MetricFloor(metric="AP", min=0.99),)
+QUICK = {"baseline": BaselineGate(num_resamples=100), "latency": LatencyGate(num_images=3)}
+
+
+def make_artifact(kind, uri, artifact_id):
+    artifact = kind()
+    artifact.uri, artifact.id = str(uri), artifact_id
+    return artifact
+
+
+@pytest.fixture(scope="module")
+def examples(tmp_path_factory, write_split, five_examples):
+    uri = tmp_path_factory.mktemp("examples")
+    write_split(uri, five_examples)
+    artifact = make_artifact(Examples, uri, 1)
+    artifact.split_names = artifact_utils.encode_split_names(["train", "test"])
+    artifact.set_int_custom_property("span", 3)
+    artifact.set_string_custom_property("input_fingerprint", "num_files:4")
+    return artifact
+
+
+class Done:
+    """The outputs of one call of `Do`."""
+
+    def __init__(self, folder, blessing, ui):
+        self.folder, self.blessing, self.ui = folder, blessing, ui
+        self.message = blessing.get_string_custom_property("blessing_message")
+        self.is_blessed = model_utils.is_model_blessed(blessing)
+
+    def read(self, name):
+        return json.loads((self.folder / name).read_text())
+
+
+def do(
+    folder,
+    examples,
+    model_uri,
+    baseline_uri=None,
+    *,
+    num_images=0,
+    more_inputs=None,
+    gates=None,
+    split="test",
+    context=None,
+):
+    """Run `Do` with outputs in `folder`."""
+    inputs = {"examples": [examples], "model": [make_artifact(Model, model_uri, 7)], **(more_inputs or {})}
+    if baseline_uri:
+        inputs["baseline_model"] = [make_artifact(Model, baseline_uri, 5)]
+    outputs = {
+        "evaluation": [make_artifact(ModelEvaluation, folder / "evaluation", 8)],
+        "blessing": [make_artifact(ModelBlessing, folder / "blessing", 9)],
+        **{name: [make_artifact(kind, folder / name, 10)] for name, kind in UI_TYPES.items()},
+    }
+    settings = Evaluator(batch_size=2, num_images=num_images)
+    params = EvaluatorParams(split=split, settings=settings, gates=gates or Gates(**QUICK))
+    DetectionEvaluatorExecutor(context).Do(
+        inputs, outputs, {**params.to_properties(), "current_component_id": "DetectionEvaluator"}
+    )
+    return Done(folder / "evaluation", outputs["blessing"][0], {name: outputs[name][0] for name in UI_TYPES})
+
+
+@pytest.fixture(scope="module")
+def blessed(tmp_path_factory, examples, good_model_uri, shifted_model_uri):
+    """A candidate without errors against a worse baseline, with all optional inputs and files of a killed run."""
+    folder = tmp_path_factory.mktemp("blessed")
+    check = {"title": "Inverted boxes", "sentence": "no box is inverted", "status": "passed"}
+    (folder / "report").mkdir()
+    (folder / "report" / "report.json").write_text(json.dumps({"checks": [check]}))
+    (folder / "run").mkdir()
+    rows = [{"kind": "train", "step": step, "loss": 1 / step} for step in (1, 2)]
+    (folder / "run" / "train_log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"kin')
+    (folder / "evaluation" / ".records").mkdir(parents=True)
+    (folder / "evaluation" / ".records" / "records-00000-of-00009").write_bytes(b"not to be unpickled")
+    more = {
+        "dataset_report": [make_artifact(DatasetReport, folder / "report", 20)],
+        "model_run": [make_artifact(ModelRun, folder / "run", 21)],
+    }
+    gates = Gates(floors=FLOOR, **QUICK)
+    return do(folder, examples, good_model_uri, shifted_model_uri, num_images=3, more_inputs=more, gates=gates)
+
+
+@pytest.fixture
+def replace_evaluate(monkeypatch):
+    """Replace `evaluate` by a function that returns the given evaluation; return the list of its inputs."""
+
+    def replace(evaluation):
+        calls = []
+
+        def evaluate(inputs, params, make_pipeline, out_dir):
+            calls.append(inputs)
+            (Path(out_dir) / PAGE_FILE).write_text("page")
+            return evaluation
+
+        monkeypatch.setattr(component, "evaluate", evaluate)
+        return calls
+
+    return replace
+
+
+def test_a_better_model_is_blessed_in_tfx_format(blessed, good_model_uri, shifted_model_uri):
+    blessing = blessed.blessing
+    assert blessed.is_blessed
+    assert blessing.get_string_custom_property("current_model") == str(good_model_uri)
+    assert blessing.get_int_custom_property("current_model_id") == 7
+    assert blessing.get_string_custom_property("baseline_model") == str(shifted_model_uri)
+    assert blessing.get_int_custom_property("baseline_model_id") == 5
+    assert blessing.get_string_custom_property("component_id") == "DetectionEvaluator"
+    assert [path.name for path in (blessed.folder.parent / "blessing").iterdir()] == ["BLESSED"]
+
+
+def test_the_report_names_the_pipeline(tmp_path, examples, good_model_uri, replace_evaluate):
+    calls = replace_evaluate(evaluations.make_evaluation())
+    context = DetectionEvaluatorExecutor.Context(pipeline_info=pipeline_pb2.PipelineInfo(id="cells"))
+    do(tmp_path, examples, good_model_uri, context=context)
+    assert calls[0].pipeline == "cells"
+
+
+def test_a_refused_model_has_a_blessing_with_the_reason(tmp_path, examples, good_model_uri, replace_evaluate):
+    evaluation = evaluations.make_evaluation(gates=Gates(floors=(MetricFloor(metric="APs", min=0.1),)))
+    replace_evaluate(evaluation)
+    done = do(tmp_path, examples, good_model_uri, tmp_path / "old")
+    assert done.blessing.get_int_custom_property("blessed") == 0
+    assert done.message == evaluation.decision.sentence
+    assert done.blessing.get_string_custom_property("baseline_model") == str(tmp_path / "old")
+    assert [path.name for path in (tmp_path / "blessing").iterdir()] == ["NOT_BLESSED"]
+
+
+def test_metrics_of_a_perfect_model(blessed):
+    metrics = blessed.read(METRICS_FILE)["candidate"]
+    assert (metrics["num_images"], metrics["num_boxes"]) == (5, 6)
+    assert metrics["AP"] == pytest.approx(1.0)
+    assert [row["num_boxes"] for row in metrics["per_class"]] == [3, 3]
+    assert len(blessed.read(DETECTIONS_FILE)) == 6
+
+
+@pytest.mark.reliability("kill", "evaluate")
+def test_files_of_a_killed_run_are_not_read(blessed):
+    assert blessed.read(METRICS_FILE)["candidate"]["num_images"] == 5
+    assert not (blessed.folder / ".records").exists()
+
+
+def test_the_page_shows_the_requested_number_of_images(blessed):
+    page = (blessed.folder / PAGE_FILE).read_text()
+    assert page.count("data:image/jpeg") == 3  # no errors and no changes: only the first images of the split
+    assert "First images of the split" in page
+
+
+def test_user_interface_artifacts_are_written(blessed):
+    folder, metrics, curves = blessed.folder, blessed.ui["metrics"], blessed.ui["curves"]
+    assert (folder.parent / "page" / PAGE_FILE).read_text() == (folder / PAGE_FILE).read_text()
+    assert (folder.parent / "summary" / "summary.md").read_text().startswith("# Blessed")
+    assert metrics.get_float_custom_property("AP") == pytest.approx(1.0)
+    assert metrics.get_float_custom_property("AP/green") == pytest.approx(1.0)
+    assert metrics.get_float_custom_property("AP change") > 0.1
+    assert metrics.get_float_custom_property("median latency ms") > 0
+    points = curves.get_json_value_custom_property("confidenceMetrics")
+    assert points[-1] == {
+        "confidenceThreshold": pytest.approx(0.8),
+        "recall": 1,
+        "precision": 1,
+        "falsePositiveRate": 0,
+    }
+    matrix = curves.get_json_value_custom_property("confusionMatrix")
+    assert [each["row"] for each in matrix["rows"]] == [[3, 0, 0], [0, 3, 0], [0, 0, 0]]
+
+
+def test_the_page_shows_lineage_data_checks_and_training_curves(blessed, good_model_uri):
+    page = (blessed.folder / PAGE_FILE).read_text()
+    for fact in ("artifact 7", "artifact 5", "artifact 1, span 3, files num_files:4", str(good_model_uri)):
+        assert fact in page
+    assert "no box is inverted" in page
+    assert "train loss" in page
+
+
+@pytest.mark.reliability("torn file", "evaluate")
+def test_tflite_variants_are_evaluated_and_damaged_ones_skipped(tmp_path, examples, good_model_uri, write_tiny_tflite):
+    shutil.copytree(good_model_uri, tmp_path / "model")
+    write_tiny_tflite(tmp_path / "model" / "Format-TFLite" / "int8.tflite", shift=0.1)
+    (tmp_path / "model" / "Format-TFLite" / "damaged.tflite").write_bytes(b"TFL3")
+    done = do(tmp_path, examples, tmp_path / "model", gates=Gates(max_int8_ap_drop=0.01, **QUICK))
+    assert "AP lost by int8" in done.message
+    assert not done.is_blessed
+    variants = done.read(METRICS_FILE)["variants"]
+    assert list(variants) == ["int8"]
+    assert 0.1 < variants["int8"]["AP"] < 0.9
+    assert "TFLite variants" in (done.folder / PAGE_FILE).read_text()
+
+
+def test_a_model_that_could_not_be_converted_is_not_blessed(tmp_path, examples, good_model_uri):
+    shutil.copytree(good_model_uri, tmp_path / "model")
+    (tmp_path / "model" / "Format-TFLite").mkdir(exist_ok=True)
+    (tmp_path / "model" / "Format-TFLite" / "problem.txt").write_text("The conversion crashed.")
+    done = do(tmp_path, examples, tmp_path / "model", gates=Gates(**QUICK))
+    assert not done.is_blessed
+    assert "Not blessed: The conversion crashed" in done.message
+
+
+def test_a_model_that_is_its_own_baseline_is_not_compared(tmp_path, examples, good_model_uri, replace_evaluate):
+    calls = replace_evaluate(evaluations.make_evaluation(has_baseline=False))
+    done = do(tmp_path, examples, good_model_uri, good_model_uri)
+    assert [(inputs.baseline_dir, inputs.is_blessed_already) for inputs in calls] == [(None, True)]
+    assert not done.blessing.has_custom_property("baseline_model_id")
+
+
+@pytest.mark.parametrize("named", ["serving", "serving/20"])
+def test_an_importer_may_name_pushed_versions_as_the_baseline(
+    tmp_path, examples, good_model_uri, shifted_model_uri, replace_evaluate, named
+):
+    for version in ("9", "20"):
+        shutil.copytree(shifted_model_uri / "Format-Serving", tmp_path / "serving" / version)
+    calls = replace_evaluate(evaluations.make_evaluation(has_baseline=False))
+    do(tmp_path, examples, good_model_uri, tmp_path / named)
+    assert calls[0].baseline_dir == str(tmp_path / "serving" / "20")
+
+
+def test_an_unknown_split_is_refused_with_the_known_splits(tmp_path, examples, good_model_uri):
+    with pytest.raises(InputError, match="'tset', allowed: train, test"):
+        do(tmp_path, examples, good_model_uri, split="tset")
+
+
+def test_the_executor_is_a_subclass_of_tfxs_for_vertex():
+    assert issubclass(DetectionEvaluatorExecutor, TfxEvaluatorExecutor)
+
+
+# --- the component ----------------------------------------------------------------------------------------------------
 
 
 def make_component(**inputs):
@@ -35,6 +287,41 @@ def test_the_baseline_is_optional():
 
 def test_the_executor_path_is_stable():
     # Compiled pipelines store this path.
-    path = f"{Executor.__module__}.{Executor.__name__}"
-    assert path == "detloom.components.evaluator.executor.Executor"
+    path = f"{DetectionEvaluatorExecutor.__module__}.{DetectionEvaluatorExecutor.__name__}"
+    assert path == "detloom.components.evaluator.component.DetectionEvaluatorExecutor"
     assert DetectionEvaluator.EXECUTOR_SPEC.class_path == path
+
+
+PARAMS = EvaluatorParams(
+    split="val",
+    settings=Evaluator(
+        batch_size=3,
+        num_images=0,
+        image_slices=(ImageSlices(feature="image/camera"), ImageSlices(by="num_boxes", edges=(1, 10))),
+        object_slices=(ObjectSlices(by="border_distance", edges=(0.05,)),),
+        sizes=(SizeBin(name="tiny", max_side_px=16),),
+    ),
+    gates=Gates(
+        floors=(MetricFloor(metric="AP50", min=0.5), MetricFloor(metric="ARl/cat", min=0.1, slice="a=b")),
+        changes=(MetricChange(metric="AP75", min_change=-0.1),),
+        baseline=BaselineGate(min_ap_change=-0.01, inside_noise="refuse"),
+        latency=LatencyGate(max_p95_ms=40),
+        override=Override(reason="Because it must be so.", by="Ada", until="2026-12-31"),
+    ),
+    code_fingerprint="abc",
+)
+
+
+@pytest.mark.parametrize("params", [PARAMS, EvaluatorParams()])
+def test_parameters_survive_the_round_trip_through_properties(params):
+    assert EvaluatorParams.from_properties({**params.to_properties(), "other": 1}) == params
+
+
+def test_properties_are_flat_and_of_the_declared_types():
+    assert {name: type(value) for name, value in PARAMS.to_properties().items()} == EvaluatorParams.property_types()
+
+
+@pytest.mark.parametrize("name", ["gates", "settings"])
+def test_nested_settings_are_canonical_json(name):
+    text = PARAMS.to_properties()[name]
+    assert text == json.dumps(json.loads(text), sort_keys=True, separators=(",", ":"))

@@ -9,9 +9,9 @@ from tfx.types import artifact_utils
 from tfx.types.standard_artifacts import Examples, Model, ModelBlessing, ModelEvaluation
 
 from detloom.components.artifact_types import CurvesForUi, MetricsForUi, PageForUi, TextForUi
-from detloom.components.evaluator.executor import Executor
+from detloom.components.evaluator.component import DetectionEvaluatorExecutor
+from detloom.components.evaluator.evaluation_result import EvaluatorParams
 from detloom.components.evaluator.inference import run_inference
-from detloom.components.evaluator.params import EvaluatorParams
 from detloom.pipelines.dag.beam_options import flink_args
 from detloom.schemas.run_file.beam import Flink
 from detloom.schemas.run_file.evaluator_and_gates import BaselineGate, Evaluator, Gates, LatencyGate
@@ -26,6 +26,7 @@ def make_artifact(kind, uri, artifact_id):
     return artifact
 
 
+@pytest.mark.slow  # an evaluation from end to end
 def test_the_executor_reads_and_writes_remote_addresses(
     ram_folder, copy_folder, tmp_path, write_split, five_examples, good_model_uri
 ):
@@ -44,7 +45,7 @@ def test_the_executor_reads_and_writes_remote_addresses(
         "baseline_model": [make_artifact(Model, models[1], 5)],
     }
     properties = EvaluatorParams(settings=Evaluator(batch_size=2, num_images=2), gates=QUICK).to_properties()
-    Executor().Do(inputs, outputs, {**properties, "current_component_id": "DetectionEvaluator"})
+    DetectionEvaluatorExecutor().Do(inputs, outputs, {**properties, "current_component_id": "DetectionEvaluator"})
     assert outputs["blessing"][0].get_int_custom_property("blessed") in (0, 1)
     written = {name.rstrip("/") for name in tf.io.gfile.listdir(f"{ram_folder}/evaluation")}
     assert {"report.html", "metrics.json", "decision.json"} <= written

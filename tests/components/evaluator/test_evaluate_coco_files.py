@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from detloom.components.evaluator.evaluate_coco_files import OTHER_METRICS_FILE, FileInputs, evaluate_files
-from detloom.components.evaluator.params import EvaluatorParams
+from detloom.components.evaluator.evaluation_result import EvaluatorParams
 from detloom.components.evaluator.report.output_files import DETECTIONS_FILE, GROUND_TRUTH_FILE, METRICS_FILE, PAGE_FILE
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.evaluator_and_gates import BaselineGate, Gates

@@ -5,8 +5,8 @@ import pytest
 
 from detloom.components.evaluator import evaluate_exported as module
 from detloom.components.evaluator.evaluate_exported import EvaluationInputs, evaluate
+from detloom.components.evaluator.evaluation_result import EvaluatorParams
 from detloom.components.evaluator.image_record import ImageRecord
-from detloom.components.evaluator.params import EvaluatorParams
 from detloom.components.evaluator.record_table import RecordTable
 from detloom.schemas.contracts import detections as names
 from detloom.schemas.contracts.label_map import LabelMap, format_label_map

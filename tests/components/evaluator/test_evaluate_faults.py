@@ -1,26 +1,20 @@
 """Evaluation that is killed, with damaged shards, a full or read-only disk, a lost lock and a jumping clock."""
 
-import sys
-from pathlib import Path
-
 import apache_beam as beam
+import evaluations
 import pytest
 import tensorflow as tf
 from faults import kill_at_every_step
 
 from detloom.components.evaluator import evaluate_exported as module
 from detloom.components.evaluator.evaluate_exported import EvaluationInputs, evaluate
-from detloom.components.evaluator.params import EvaluatorParams
+from detloom.components.evaluator.evaluation_result import EvaluatorParams
 from detloom.components.evaluator.report import output_files as report
 from detloom.components.evaluator.report.output_files import LOCK_FILE, PAGE_FILE, write_report
 from detloom.components.storage.output_lock import hold_output
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.evaluator_and_gates import BaselineGate, Evaluator, Gates, LatencyGate
 from detloom.trainer_module.files.folder_lock import FolderBusyError
-
-sys.path.append(str(Path(__file__).parent))  # tests are not a package
-
-import evaluations
 
 QUICK = Gates(baseline=BaselineGate(num_resamples=100), latency=LatencyGate(num_images=1))
 

@@ -9,11 +9,11 @@ import pytest
 
 from detloom.components.evaluator.evaluate_coco_files import FileInputs, evaluate_files
 from detloom.components.evaluator.evaluate_exported import EvaluationInputs, evaluate
+from detloom.components.evaluator.evaluation_result import EvaluatorParams
 from detloom.components.evaluator.image_record import ImageRecord, decode_record, encode_record
 from detloom.components.evaluator.inference import parse_record
 from detloom.components.evaluator.mask_and_keypoint_truth import WantedShapes
 from detloom.components.evaluator.measurements import Split, measure_keypoints
-from detloom.components.evaluator.params import EvaluatorParams
 from detloom.schemas.contracts.label_map import LabelMap, format_label_map
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.evaluator_and_gates import BaselineGate, Evaluator, Gates, LatencyGate, MetricFloor
@@ -42,45 +42,46 @@ def model_dir(tmp_path_factory, write_tiny_detector):
     return write_tiny_detector(tmp_path_factory.mktemp("shapes") / "Format-Serving", has_shapes=True)
 
 
-@pytest.fixture
-def run(tmp_path, write_records, model_dir):
-    def call(records, gates=GATES):
-        examples = tmp_path / "examples"
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, write_records, model_dir):
+    def call(records):
+        folder = tmp_path_factory.mktemp("evaluated")
+        examples, out = folder / "examples", folder / "out"
         write_records(examples / "Split-test" / "data", records)
         (examples / "label_map.pbtxt").write_text(format_label_map(RED_GREEN))
-        (tmp_path / "out").mkdir()
+        out.mkdir()
         inputs = EvaluationInputs(
             candidate_dir=str(model_dir),
             baseline_dir=str(model_dir),
             examples_uris=[str(examples)],
             shard_patterns=[str(examples / "Split-test" / "*")],
         )
-        params = EvaluatorParams(gates=gates, settings=Evaluator(num_images=2, batch_size=2))
-        return evaluate(inputs, params, beam.Pipeline, str(tmp_path / "out"))
+        params = EvaluatorParams(gates=GATES, settings=Evaluator(num_images=2, batch_size=2))
+        return evaluate(inputs, params, beam.Pipeline, str(out)), out
 
     return call
 
 
-@pytest.fixture
-def examples(make_example):
-    """A red object, a green one, and a crowd without a mask beside a red object."""
-    return [
+@pytest.fixture(scope="module")
+def evaluated(run, make_example):
+    """Result and folder for a red object, a green one, and a crowd without a mask beside a red object."""
+    records = [
         make_example([BOX], [1], name="a", masks=[MASK], keypoints=[POINTS]),
         make_example([BOX], [2], name="b", masks=[MASK], keypoints=[[]]),
         make_example([BOX, (0, 0, 0.1, 0.1)], [1, 2], name="c", crowds=[0, 1], masks=[MASK, None], keypoints=[[], []]),
     ]
+    return run(records)
 
 
-def test_masks_and_keypoints_are_measured_gated_and_reported(run, examples, tmp_path):
+def test_masks_and_keypoints_are_measured_gated_and_reported(evaluated):
     """All objects are found exactly. A red object without labelled keypoints and the detection on it are ignored."""
-    result = run(examples)
+    result, out = evaluated
     assert result.decision.blessed, result.decision.reason
     found = result.candidate
     assert [each.AP for each in (found.coco, found.masks, found.keypoints)] == pytest.approx([1, 1, 1])
     assert found.find_value("mask_AP/red") == (found.masks.per_class[0].AP, "")
     assert found.find_value("keypoint_APl") == (None, "no ground truth of this size with labelled keypoints")
     assert result.baseline.masks == found.masks
-    out = tmp_path / "out"
     metrics = json.loads((out / "metrics.json").read_text())
     assert metrics["masks"]["candidate"]["AP"] == metrics["masks"]["baseline"]["AP"] == found.masks.AP
     assert metrics["keypoints"]["candidate"] == found.keypoints.to_dict()
@@ -94,8 +95,8 @@ def test_masks_and_keypoints_are_measured_gated_and_reported(run, examples, tmp_
     assert {"segmentation", "keypoints"} <= set(table.column_names)
 
 
-def test_the_files_of_an_evaluation_give_the_same_numbers_again(run, examples, tmp_path):
-    result, out = run(examples), tmp_path / "out"
+def test_the_files_of_an_evaluation_give_the_same_numbers_again(evaluated, tmp_path):
+    result, out = evaluated
     inputs = FileInputs(detections=out / "detections.json", ground_truth=out / "ground_truth.json")
     params = EvaluatorParams(gates=GATES, settings=Evaluator(num_images=0))
     again = evaluate_files(inputs, params, tmp_path / "again").evaluation
@@ -104,7 +105,7 @@ def test_the_files_of_an_evaluation_give_the_same_numbers_again(run, examples, t
 
 
 def test_masks_are_not_measured_without_masks_in_the_data(run, make_example):
-    result = run([make_example([BOX], [1], name="a", keypoints=[POINTS])])
+    result, _ = run([make_example([BOX], [1], name="a", keypoints=[POINTS])])
     assert result.candidate.masks is None
     assert not result.decision.blessed
     assert "mask_AP could not be measured (the model or the data have no masks)" in result.decision.reason

@@ -39,7 +39,7 @@ def test_bits_are_counted():
 
 def test_images_within_the_distance_are_a_group():
     report = find([A, B, flip(A, 0, 31, 63)], max_distance=3)
-    assert (members(report), report.num_duplicated) == ([(0, 2)], 2)
+    assert members(report) == [(0, 2)]
 
 
 def test_images_beyond_the_distance_are_not_a_group():
@@ -94,51 +94,6 @@ def test_a_group_lists_one_image_of_each_split_first():
     assert members(find([A] * 5, [TRAIN, TRAIN, TRAIN, EVAL, TEST])) == [(0, 3, 4, 1, 2)]
 
 
-@pytest.mark.parametrize("max_distance", [1, 3, 5])
-def test_the_search_matches_a_comparison_of_all_pairs(max_distance):
-    # Images around few centres, in few bits, so that there are many pairs, chains and large buckets.
-    rng = np.random.default_rng(max_distance)
-    centres = rng.integers(0, 2**63, 20, dtype=np.uint64)
-    hashes = centres[rng.integers(0, 20, 2000)]
-    for _ in range(6):
-        hashes = hashes ^ (np.uint64(1) << rng.integers(0, 64, 2000).astype(np.uint64))
-    splits = rng.integers(0, 3, 2000)
-    is_near = count_bits(hashes[:, np.newaxis] ^ hashes[np.newaxis]) <= max_distance
-    differs = splits[:, np.newaxis] != splits[np.newaxis]
-    expected_across = {split: int((is_near & differs).any(axis=1)[splits == split].sum()) for split in range(3)}
-    report = find_near_duplicates(hashes, splits, max_distance=max_distance)
-    assert report.num_flat == 0
-    assert report.num_duplicated == int((is_near.sum(axis=1) > 1).sum())
-    assert report.num_across_by_split == {split: count for split, count in expected_across.items() if count}
-
-
-def test_many_hashes_that_agree_in_most_bits_are_found():
-    # 12 bits vary: every bucket of the first cut is large.
-    rng = np.random.default_rng(0)
-    varying = rng.permutation(4096)[:1000].astype(np.uint64)
-    hashes = np.uint64(A) ^ (varying << np.uint64(26))
-    is_near = count_bits(hashes[:, np.newaxis] ^ hashes[np.newaxis]) <= 1
-    report = find_near_duplicates(hashes, np.zeros(1000, np.int64), max_distance=1)
-    assert report.num_duplicated == int((is_near.sum(axis=1) > 1).sum())
-
-
-@pytest.mark.parametrize("max_distance", [3, 5])
-def test_many_images_of_one_scene_are_compared_pairwise(max_distance, monkeypatch):
-    # Up to 4 bits around one image: cutting into bands leaves nearly all pairs. Several blocks in each direction.
-    monkeypatch.setattr(near_duplicates, "_BLOCK_ROWS", 256)
-    monkeypatch.setattr(near_duplicates, "_BLOCK_COLUMNS", 600)
-    rng = np.random.default_rng(max_distance)
-    hashes = np.full(1500, A, np.uint64)
-    for _ in range(4):
-        hashes = hashes ^ (np.uint64(1) << rng.integers(0, 64, 1500).astype(np.uint64))
-    splits = rng.integers(0, 3, 1500)
-    is_near = count_bits(hashes[:, np.newaxis] ^ hashes[np.newaxis]) <= max_distance
-    differs = splits[:, np.newaxis] != splits[np.newaxis]
-    report = find_near_duplicates(hashes, splits, max_distance=max_distance)
-    assert report.num_duplicated == int((is_near.sum(axis=1) > 1).sum())
-    assert report.num_across_by_split == {s: int((is_near & differs).any(axis=1)[splits == s].sum()) for s in range(3)}
-
-
 def around(rng, centres, count, num_flips):
     """Return hashes of which each differs from one of the centres in up to `num_flips` bits."""
     hashes = centres[rng.integers(0, len(centres), count)]
@@ -153,44 +108,48 @@ def assert_equal_to_all_pairs(hashes, splits, max_distance):
     differs = splits[:, np.newaxis] != splits[np.newaxis]
     across = {split: int((is_near & differs).any(axis=1)[splits == split].sum()) for split in np.unique(splits)}
     report = find_near_duplicates(hashes, splits, max_distance=max_distance)
-    assert (report.num_flat, report.num_duplicated) == (0, int((is_near.sum(axis=1) > 1).sum()))
+    assert (report.is_complete, report.num_flat) == (True, 0)
     assert report.num_groups == int((np.bincount(groups) > 1).sum())
     assert report.num_across_by_split == {split: count for split, count in across.items() if count}
     _, firsts = np.unique(groups, return_index=True)
     assert group_near_duplicates(hashes, max_distance=max_distance).tolist() == firsts[groups].tolist()
 
 
-@pytest.mark.parametrize("max_distance", [2, 5])
-@pytest.mark.parametrize("num_flips", [3, 6, 9])
-def test_groups_around_centres_match_a_comparison_of_all_pairs(num_flips, max_distance, monkeypatch):
-    # Two clusters whose centres are 9 bits apart, and hashes far from both; several parts of subsets.
-    monkeypatch.setattr(near_duplicates, "_MIN_CLUSTER", 100)
-    monkeypatch.setattr(near_duplicates, "_MAX_LISTED", 30_000)
+@pytest.mark.parametrize("max_distance", [1, 2, 5, 7])
+@pytest.mark.parametrize(("num_centres", "num_flips"), [(2, 3), (2, 6), (20, 6), (300, 9)])
+def test_groups_match_a_comparison_of_all_pairs(num_centres, num_flips, max_distance):
+    # Many pairs, chains and buckets of hundreds of hashes around few centres; others far from them.
     rng = np.random.default_rng(num_flips)
-    centres = np.array([A, flip(A, *range(0, 63, 7))], np.uint64)
-    near, far = around(rng, centres, 1200, num_flips), around(rng, centres, 150, 40)
-    hashes = rng.permutation(np.concatenate([near, far]))
+    near = around(rng, rng.integers(0, 2**63, num_centres, dtype=np.uint64), 1200, num_flips)
+    hashes = rng.permutation(np.concatenate([near, rng.integers(0, 2**63, 150, dtype=np.uint64)]))
     splits = np.where(rng.random(len(hashes)) < 0.02, EVAL, rng.choice([TRAIN, TEST], len(hashes)))
     assert_equal_to_all_pairs(hashes, splits, max_distance)
 
 
-def test_keys_of_two_bands_match_a_comparison_of_all_pairs(monkeypatch):
-    monkeypatch.setattr(near_duplicates, "_MIN_FOR_TWO_BANDS", 100)
+def test_edges_are_merged_in_parts(monkeypatch):
+    monkeypatch.setattr(near_duplicates, "_MAX_EDGES", 10)
     rng = np.random.default_rng(0)
-    hashes = around(rng, rng.integers(0, 2**63, 300, dtype=np.uint64), 1500, 6)
-    assert_equal_to_all_pairs(hashes, rng.integers(0, 3, 1500), 5)
+    hashes = around(rng, rng.integers(0, 2**63, 30, dtype=np.uint64), 300, 4)
+    assert_equal_to_all_pairs(hashes, rng.integers(0, 3, 300), 5)
 
 
-def test_many_images_around_one_centre_are_grouped_without_comparing_pairs(monkeypatch):
-    # 30,000 hashes have 450 million pairs, nearly all of them within 5 bits or connected.
-    monkeypatch.setattr(near_duplicates._Search, "_compare_all", None)
-    monkeypatch.setattr(near_duplicates._Search, "_compare_buckets", None)
-    compared = []
-    monkeypatch.setattr(near_duplicates._Search, "_compare_blocks", lambda self, *rows: compared.append(rows[0]))
-    hashes = around(np.random.default_rng(0), np.array([A], np.uint64), 30_000, 4)
-    report = find_near_duplicates(hashes, np.arange(30_000) % 2)
-    assert (report.num_groups, report.num_duplicated) == (1, 30_000)
-    assert sum(map(len, compared)) == 0
+def test_a_bucket_of_as_many_hashes_as_allowed_is_compared_pairwise(monkeypatch):
+    # 5 hashes agree in 59 bits and differ from one another in 2 bits: all are in most buckets.
+    hashes = [flip(A, bit) for bit in (0, 10, 20, 30, 40)]
+    monkeypatch.setattr(near_duplicates, "_NUM_NEIGHBOURS", 0)
+    monkeypatch.setattr(near_duplicates, "MAX_BUCKET", 5)
+    report = find(hashes, max_distance=2)
+    assert (report.is_complete, report.num_groups, report.groups[0].size) == (True, 1, 5)
+    monkeypatch.setattr(near_duplicates, "MAX_BUCKET", 4)
+    assert not find(hashes, max_distance=2).is_complete
+
+
+def test_more_images_around_one_centre_than_are_compared_pairwise_are_one_group(monkeypatch):
+    monkeypatch.setattr(near_duplicates, "MAX_BUCKET", 100)
+    hashes = around(np.random.default_rng(0), np.array([A], np.uint64), 5000, 4)
+    report = find_near_duplicates(hashes, np.arange(5000) % 2)
+    assert (report.is_complete, report.num_groups, report.groups[0].size) == (False, 1, 5000)
+    assert 4900 < sum(report.num_across_by_split.values()) <= 5000  # a lower bound
 
 
 def test_a_hundred_thousand_equal_images_need_bounded_memory():

@@ -11,7 +11,7 @@ from tfx.extensions.google_cloud_ai_platform import prediction_clients
 from tfx.types import artifact_utils
 from tfx.utils import json_utils, name_utils
 
-from detloom.components.evaluator.executor import Executor as EvaluatorExecutor
+from detloom.components.evaluator.component import DetectionEvaluatorExecutor as EvaluatorExecutor
 from detloom.components.notifier.build_message import parse_final_status
 from detloom.components.notifier.component import Executor
 from detloom.components.pusher.vertex import VertexExecutor, vertex_custom_config
@@ -20,7 +20,7 @@ from detloom.pipelines.container import run_node as node
 from detloom.pipelines.container.run_node import Task, run_node
 from detloom.schemas.run_file.push import VertexEndpoint
 
-EVALUATOR = "detloom.components.evaluator.executor.Executor"
+EVALUATOR = "detloom.components.evaluator.component.DetectionEvaluatorExecutor"
 OUTPUTS = {
     "blessing": "tfx.ModelBlessing",
     "evaluation": "tfx.ModelEvaluation",

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
+from pycocotools_reference import reference_metrics
 
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.contracts.metric_names import METRIC_NAMES
@@ -71,15 +72,12 @@ def random_case(seed):
 @pytest.mark.parametrize(
     "first_seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(50, 500, 50))]
 )
-def test_backends_agree_to_the_last_digit_on_random_cases(first_seed):
+def test_metrics_equal_pycocotools_to_the_last_digit_on_random_cases(first_seed):
     for seed in range(first_seed, first_seed + 50):
         truth, found = random_case(seed)
         sizes = [("tiny", 0.0, 500.0), ("edge", 96.0**2, 96.0**2)] if seed % 2 else []
-        fast, reference = (
-            compute_coco_metrics(truth, found, THREE_CLASSES, sizes=sizes, backend=backend)
-            for backend in ("faster", "pycocotools")
-        )
-        assert fast == reference, f"seed {seed}"
+        ours = compute_coco_metrics(truth, found, THREE_CLASSES, sizes=sizes)
+        assert ours == reference_metrics(truth, found, THREE_CLASSES, sizes), f"seed {seed}"
 
 
 def test_additional_sizes_are_measured():
@@ -112,14 +110,14 @@ def only_class(image, class_id, *columns):
 
 @pytest.mark.parametrize("num_truth", [2, 99, 100, 101, 199, 200, 201, 400, 1023, 1500])
 @pytest.mark.parametrize("num_correct", [1, 2, 3])
-def test_backends_agree_if_the_first_detections_of_many_objects_are_correct(num_truth, num_correct):
+def test_pycocotools_agrees_if_the_first_detections_of_many_objects_are_correct(num_truth, num_correct):
     corner = np.arange(num_truth)[:, None] / num_truth
     boxes = np.concatenate([corner, np.zeros_like(corner), corner + 1 / num_truth, np.ones_like(corner)], axis=1)
     truth = make_truth(boxes, [1] * num_truth, image_hw=(4000, 40))
     found_boxes = [*boxes[:num_correct], [0, 0, 1, 1], *boxes[3:5]]
     found = make_found(found_boxes, np.linspace(1, 0.5, len(found_boxes)), [1] * len(found_boxes))
-    fast = compute_coco_metrics([truth], [found], THREE_CLASSES, backend="faster")
-    assert fast == compute_coco_metrics([truth], [found], THREE_CLASSES, backend="pycocotools")
+    ours = compute_coco_metrics([truth], [found], THREE_CLASSES)
+    assert ours == reference_metrics([truth], [found], THREE_CLASSES)
 
 
 def test_metrics_equal_the_summary_of_pycocotools():
@@ -189,9 +187,8 @@ def test_metrics_equal_the_summary_of_pycocotools():
         "150 copies",
     ],
 )
-def test_backends_agree_on_edge_cases(truth, found):
-    fast = compute_coco_metrics(truth, found, THREE_CLASSES, backend="faster")
-    assert fast == compute_coco_metrics(truth, found, THREE_CLASSES, backend="pycocotools")
+def test_pycocotools_agrees_on_edge_cases(truth, found):
+    assert compute_coco_metrics(truth, found, THREE_CLASSES) == reference_metrics(truth, found, THREE_CLASSES)
 
 
 def test_perfect_detection_scores_one_and_other_sizes_are_explained():
@@ -250,8 +247,7 @@ def test_boxes_are_converted_to_left_top_width_height():
 
 
 def test_nothing_is_printed(capfd):
-    compute_coco_metrics(*random_case(5), THREE_CLASSES, backend="faster")
-    compute_coco_metrics(*random_case(5), THREE_CLASSES, backend="pycocotools")
+    compute_coco_metrics(*random_case(5), THREE_CLASSES)
     assert capfd.readouterr() == ("", "")
 
 
@@ -333,11 +329,11 @@ def find_nearly(rng, truth):
 
 
 @pytest.mark.slow
-def test_backends_agree_on_bccd():
+def test_pycocotools_agrees_on_bccd():
     truth, label_map = read_bccd(), LabelMap(((1, "RBC"), (2, "WBC"), (3, "Platelets")))
     rng = np.random.default_rng(0)
     found = [find_nearly(rng, image) for image in truth]
     ours = compute_coco_metrics(truth, found, label_map)
-    assert ours == compute_coco_metrics(truth, found, label_map, backend="pycocotools")
+    assert ours == reference_metrics(truth, found, label_map)
     assert ours.num_boxes == 4888
     assert 0.1 < ours.AP < 0.9

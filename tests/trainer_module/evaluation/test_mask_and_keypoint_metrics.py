@@ -107,9 +107,8 @@ def test_mask_metrics_equal_pycocotools(first_seed):
         rows = format_coco_results(found, {image.image_id: image.image_hw for image in truth})
         rows = [{key: value for key, value in row.items() if key not in ("bbox", "keypoints")} for row in rows]
         expected = numbers_of_pycocotools(format_coco_ground_truth(truth, LABEL_MAP), rows, "segm")
-        for backend in ("faster", "pycocotools"):
-            metrics = compute_coco_metrics(truth, found, LABEL_MAP, iou_type="segm", backend=backend)
-            assert [metrics.value_of(name) for name in METRIC_NAMES] == expected, (seed, backend)
+        metrics = compute_coco_metrics(truth, found, LABEL_MAP, iou_type="segm")
+        assert [metrics.value_of(name) for name in METRIC_NAMES] == expected, seed
 
 
 @pytest.mark.parametrize("first_seed", [0, pytest.param(12, marks=pytest.mark.slow)])
@@ -123,9 +122,8 @@ def test_keypoint_metrics_equal_pycocotools(first_seed):
         rows = format_coco_results(found, {image.image_id: image.image_hw for image in truth})
         rows = [{k: v for k, v in row.items() if k != "segmentation"} for row in rows if row["category_id"] == 7]
         expected = numbers_of_pycocotools(dataset, rows, "keypoints", KEYPOINTS.sigmas)
-        for backend in ("faster", "pycocotools"):
-            metrics = compute_keypoint_metrics(truth, found, LABEL_MAP, KEYPOINTS, backend=backend)
-            assert [metrics.value_of(name) for name in KEYPOINT_METRIC_NAMES] == expected, (seed, backend)
+        metrics = compute_keypoint_metrics(truth, found, LABEL_MAP, KEYPOINTS)
+        assert [metrics.value_of(name) for name in KEYPOINT_METRIC_NAMES] == expected, seed
 
 
 def test_box_metrics_do_not_depend_on_masks_and_keypoints():

@@ -206,11 +206,6 @@ def test_unknown_number_is_refused_by_name(name, message):
         evaluation.value_of(name)
 
 
-def test_evaluation_round_trips_through_json():
-    evaluation = evaluation_of((class_row("red", 0.25),), loss=0.1)
-    assert Evaluation.from_dict(evaluation.to_dict()) == evaluation
-
-
 # --- masks and keypoints --------------------------------------------------------------------------------------------
 
 
@@ -256,7 +251,9 @@ def test_masks_and_keypoints_are_measured_with_their_boxes(
     assert "keypoint AP 1.000" in evaluation.sentence()
     assert {"mask_AP50", "keypoint_ARl", "mask_AP/green"} <= set(evaluation.numbers())
     assert evaluation.explain("mask_AP/green") == "no ground truth of this class"
-    assert Evaluation.from_dict(json.loads(json.dumps(evaluation.to_dict()))) == evaluation
+    values = json.loads(json.dumps(evaluation.to_dict()))
+    assert values["mask_metrics"]["AP"] == evaluation.value_of("mask_AP")
+    assert values["keypoint_metrics"]["AP"] == evaluation.value_of("keypoint_AP")
     plain = SplitEvaluator(detector, dataset)()
     assert plain.keypoint_metrics is None
     with pytest.raises(InputError, match="'keypoint_AP', allowed in this evaluation"):

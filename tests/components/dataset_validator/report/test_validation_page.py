@@ -3,6 +3,7 @@ import re
 
 import pytest
 
+from detloom.components.dataset_validator.report import validation_page
 from detloom.components.dataset_validator.report.validation_page import REPORT_HTML, render_html, write_report
 from detloom.components.dataset_validator.report.views import DrawnImage
 from detloom.components.properties import DATASET_REPORT_FILE
@@ -86,6 +87,7 @@ def make_duplicates(*groups, kind_distance=5):
     return {
         "max_distance": kind_distance,
         "num_compared": 20,
+        "is_complete": True,
         "num_flat": 2,
         "num_across": 1,
         "across_by_split": {"eval": 1},
@@ -101,6 +103,13 @@ def make_duplicates(*groups, kind_distance=5):
             for members in groups
         ],
     }
+
+
+def test_a_search_that_left_out_pairs_says_so():
+    complete = validation_page._duplicates_text(make_duplicates(), "near", "train")
+    partial = validation_page._duplicates_text({**make_duplicates(), "is_complete": False}, "near", "train")
+    assert "512" not in complete
+    assert "More than 512 images" in partial
 
 
 ANCHORS = {

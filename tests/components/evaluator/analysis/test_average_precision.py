@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from pycocotools_reference import reference_metrics
 
 from detloom.components.evaluator.analysis.average_precision import (
     RECALLS,
@@ -14,14 +15,14 @@ from detloom.components.evaluator.analysis.average_precision import (
     point_of_precision,
 )
 from detloom.trainer_module.evaluation.box_curves import precision_at_recalls
-from detloom.trainer_module.evaluation.coco_metrics import NO_VALUE, compute_coco_metrics
+from detloom.trainer_module.evaluation.coco_metrics import NO_VALUE
 from detloom.trainer_module.evaluation.matches import match_detections
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_average_precision_equals_pycocotools(seed, make_split, label_map):
     truth, found = make_split(seed)
-    expected = compute_coco_metrics(truth, found, label_map, backend="pycocotools")
+    expected = reference_metrics(truth, found, label_map)
     matches = match_detections(truth, found, label_map)
     ones = np.ones((1, len(truth)))
     for k, row in enumerate(expected.per_class):

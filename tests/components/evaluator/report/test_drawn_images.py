@@ -1,13 +1,8 @@
-import importlib.util
-from pathlib import Path
-
+import evaluations
 import pytest
 
 from detloom.components.evaluator.report.drawn_images import image_groups, layers_of
 
-_SPEC = importlib.util.spec_from_file_location("evaluations", Path(__file__).parents[1] / "evaluations.py")
-evaluations = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(evaluations)
 START_STEPS = (50, 30)  # of candidate and baseline
 
 

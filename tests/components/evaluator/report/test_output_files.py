@@ -1,9 +1,8 @@
-import importlib.util
 import io
 import json
 from dataclasses import replace
-from pathlib import Path
 
+import evaluations
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -14,10 +13,6 @@ from detloom.components.evaluator.blessing import BlessingDecision
 from detloom.components.evaluator.report import output_files as report
 from detloom.schemas.run_file.evaluator_and_gates import Evaluator
 from detloom.trainer_module.evaluation.coco_metrics import CocoMetrics
-
-_SPEC = importlib.util.spec_from_file_location("evaluations", Path(__file__).parents[1] / "evaluations.py")
-evaluations = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(evaluations)
 
 FILES = [
     report.METRICS_FILE,

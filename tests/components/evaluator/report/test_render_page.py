@@ -1,12 +1,12 @@
 import base64
 import hashlib
-import importlib.util
 import re
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
+import evaluations
 import pytest
 
 from detloom.components.evaluator.report.render_page import format_page, summary_markdown
@@ -14,9 +14,6 @@ from detloom.components.pages.formats import escape_markdown
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.run_file.evaluator_and_gates import Evaluator, Gates, MetricFloor, Override
 
-_SPEC = importlib.util.spec_from_file_location("evaluations", Path(__file__).parents[1] / "evaluations.py")
-evaluations = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(evaluations)
 ROOT = Path(__file__).parents[4]
 make_evaluation, make_image, make_object = evaluations.make_evaluation, evaluations.make_image, evaluations.make_object
 

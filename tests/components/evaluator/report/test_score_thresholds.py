@@ -1,6 +1,4 @@
-import importlib.util
-from pathlib import Path
-
+import evaluations
 import numpy as np
 import pytest
 
@@ -8,9 +6,6 @@ from detloom.components.evaluator.measurements import Split, measure
 from detloom.components.evaluator.report import score_thresholds as thresholds
 from detloom.schemas.run_file.evaluator_and_gates import Evaluator
 
-_SPEC = importlib.util.spec_from_file_location("evaluations", Path(__file__).parents[1] / "evaluations.py")
-evaluations = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(evaluations)
 CAT, DOG, NOWHERE = (1, 0, 0, 40, 40), (3, 50, 50, 90, 90), (1, 90, 90, 95, 95)
 
 

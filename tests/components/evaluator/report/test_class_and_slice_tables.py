@@ -1,13 +1,7 @@
-import importlib.util
-from pathlib import Path
-
+import evaluations
 import pytest
 
-from detloom.components.evaluator.report import tables as tables
-
-_SPEC = importlib.util.spec_from_file_location("evaluations", Path(__file__).parents[1] / "evaluations.py")
-evaluations = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(evaluations)
+from detloom.components.evaluator.report import class_and_slice_tables
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +14,7 @@ def texts_of(row):
 
 
 def test_a_class_row_contains_metrics_and_operating_points(evaluation):
-    table = tables.class_table(evaluation)
+    table = class_and_slice_tables.class_table(evaluation)
     titles = [column["title"] for column in table["columns"]]
     cat, dog = table["rows"]
     assert len(titles) == len(cat) == 18
@@ -34,14 +28,14 @@ def test_a_class_row_contains_metrics_and_operating_points(evaluation):
 
 
 def test_the_class_table_is_limited_to_classes_with_the_most_boxes(evaluation, monkeypatch):
-    monkeypatch.setattr(tables, "MAX_ROWS", 1)
-    table = tables.class_table(evaluation)
+    monkeypatch.setattr(class_and_slice_tables, "MAX_ROWS", 1)
+    table = class_and_slice_tables.class_table(evaluation)
     assert [row[0]["text"] for row in table["rows"]] == ["<b>dog</b>"]
     assert table["num_more"] == 1
 
 
 def test_small_slices_are_marked(evaluation):
-    table = tables.slice_table(evaluation.candidate, evaluation.baseline)
+    table = class_and_slice_tables.slice_table(evaluation.candidate, evaluation.baseline)
     north, south = table["rows"]
     assert texts_of(north)[:4] == ["image/camera=north", "2", "3", "1.000"]
     # AP of the baseline is (1 + 0) / 2.
@@ -50,7 +44,7 @@ def test_small_slices_are_marked(evaluation):
 
 
 def test_object_slices_have_their_recall(evaluation):
-    table = tables.object_table(evaluation.candidate, evaluation.baseline)
+    table = class_and_slice_tables.object_table(evaluation.candidate, evaluation.baseline)
     # The side (square root of the area) is 139 for 120 x 160 pixels and 160 for 160 x 160.
     assert [texts_of(row)[:3] for row in table["rows"]] == [
         ["side_px=below 150", "1", "1.000"],

@@ -1,17 +1,22 @@
-"""Sortable tables of the report page as plain values: classes, slices of images and of objects."""
+"""The sortable tables of the page as plain values: classes, slices of images and of objects."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from detloom.components.evaluator.analysis.average_precision import OperatingPoint
-from detloom.components.evaluator.analysis.bootstrap import Interval
 from detloom.components.evaluator.evaluation_result import EvaluationResult
 from detloom.components.evaluator.measurements import Measurements
-from detloom.components.pages.formats import format_count, format_number, format_signed, shorten
-from detloom.trainer_module.evaluation.coco_metrics import NO_VALUE, ClassMetrics
+from detloom.components.evaluator.report.table_cells import (
+    MAX_ROWS,
+    Json,
+    change_of,
+    columns_of,
+    measured,
+    name_cell,
+    number_cell,
+)
+from detloom.components.pages.formats import format_count, format_signed
+from detloom.trainer_module.evaluation.coco_metrics import ClassMetrics
 
-Json = Mapping[str, Any]
-MAX_ROWS = 500  # per table; limits the page for very large label maps
 _COMPARED = ("AP", "AP50")  # of each class with the baseline
 _NOTE = {"title": "", "is_number": False}
 
@@ -116,32 +121,3 @@ def object_table(candidate: Measurements, baseline: Measurements | None) -> Json
     )
     columns = [*columns_of("Slice", *titles), *([_NOTE] if has_small else [])]
     return {"columns": columns, "rows": rows, "num_more": len(candidate.object_slices) - len(rows)}
-
-
-def columns_of(first: str, *numbers: str) -> list[Json]:
-    """Build the columns of a sortable table: a name, then numbers."""
-    return [{"title": first, "is_number": False}, *({"title": title, "is_number": True} for title in numbers)]
-
-
-def name_cell(name: str) -> Json:
-    return {"text": shorten(name)}
-
-
-def number_cell(value: float | None, format_value: Callable[[float | None], str] = format_number) -> Json:
-    return {"text": format_value(value), "value": None if value is None else round(value, 6)}
-
-
-def measured(value: float) -> float | None:
-    """Replace the COCO API's -1, which means no ground truth, by None."""
-    return None if value == NO_VALUE else value
-
-
-def change_of(value: float | None, before: float | None) -> float | None:
-    return None if value is None or before is None else value - before
-
-
-def format_interval(interval: Interval, format_end: Callable[[float | None], str]) -> str:
-    """Format the ends of an interval; empty if it has none."""
-    if interval.low is None or interval.high is None:
-        return ""
-    return f"{format_end(interval.low)} to {format_end(interval.high)}"

@@ -3,10 +3,10 @@
 import json
 from typing import Any
 
-import tensorflow as tf
 from absl import logging
 
 from detloom.components.properties import DATASET_REPORT_FILE
+from detloom.components.storage.storage import open_storage
 from detloom.schemas.contracts.metric_names import LEARNING_RATE, LOSS
 from detloom.trainer_module.run_state.train_log_and_tensorboard import LOG_FILE
 
@@ -18,7 +18,7 @@ Curves = dict[str, list[tuple[float, float]]]
 
 def read_data_health(report_uri: str) -> list[tuple[str, str, str]]:
     """Return (check, sentence, verdict) of each check that ran; empty without a readable report."""
-    text = _read(f"{report_uri}/{DATASET_REPORT_FILE}")
+    text = _read(report_uri, DATASET_REPORT_FILE)
     try:
         checks: list[dict[str, Any]] = json.loads(text)["checks"] if text else []
         return [
@@ -37,7 +37,7 @@ def read_training_curves(model_run_uri: str) -> Curves:
     Names are `train loss`, `learning rate`, `eval AP` and so on.
     """
     curves: Curves = {}
-    for line in _read(f"{model_run_uri}/{LOG_FILE}").splitlines():
+    for line in _read(model_run_uri, LOG_FILE).splitlines():
         try:
             row = json.loads(line)
             kind, step = row["kind"], float(row["step"])
@@ -58,9 +58,6 @@ def _thin_out(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
     return points[::-1][::every][::-1]
 
 
-def _read(path: str) -> str:
-    if not tf.io.gfile.exists(path):
-        return ""
-    with tf.io.gfile.GFile(path, "r") as file:
-        text: str = file.read()
-    return text
+def _read(folder: str, name: str) -> str:
+    content = open_storage(folder).read(name)
+    return "" if content is None else content.decode("utf-8", "replace")

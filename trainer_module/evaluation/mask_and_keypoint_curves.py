@@ -1,19 +1,16 @@
-"""Two interchangeable backends that match detections with ground truth as the COCO API does, without TensorFlow.
+"""Curves of masks and keypoints by faster-coco-eval, equal to pycocotools to the last digit; no TensorFlow.
 
-faster-coco-eval is the default for masks and keypoints, pycocotools the reference. Both hold a dictionary for each
-detection; boxes have a matcher of their own (matches.py).
+It needs a dictionary for each detection; boxes have a matcher of their own (matches.py).
 """
 
 import contextlib
 import gc
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-Backend = Literal["faster", "pycocotools"]
 IouType = Literal["bbox", "segm", "keypoints"]
 
 
@@ -37,7 +34,6 @@ def compute_coco_curves(
     iou_type: IouType = "bbox",
     sizes: Sequence[tuple[str, float, float]] = (),
     sigmas: Sequence[float] | None = None,
-    backend: Backend = "faster",
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Compute precision [T, R, K, A, M] and recall [T, K, A, M] of the COCO API; K: categories by ascending id.
 
@@ -50,8 +46,8 @@ def compute_coco_curves(
         sizes: sizes in addition to the API's own, as (name, minimum, maximum area in square pixels).
         sigmas: tolerance of each keypoint; None uses those of COCO's 17.
     """
-    # Copy the dictionaries, because the backends write into them, and renumber ids: faster-coco-eval confuses image ids
-    # beyond 2**53, and both backends treat a match with the annotation id 0 as no match.
+    # Copy the dictionaries, because the library writes into them, and renumber ids: it confuses image ids beyond 2**53,
+    # and treats a match with the annotation id 0 as no match.
     images, image_ids = _number_by_id(truth_dataset["images"])
     categories, class_ids = _number_by_id(truth_dataset["categories"])
     datasets = []
@@ -66,8 +62,7 @@ def compute_coco_curves(
         row["iscrowd"] = 0
         if "area" not in row:
             row["area"] = row["bbox"][2] * row["bbox"][3]
-    accumulate = {"faster": _curves_of_faster_coco_eval, "pycocotools": _curves_of_pycocotools}[backend]
-    return accumulate(truth, found, iou_type, _Additions(sizes, sigmas))
+    return _curves_of_faster_coco_eval(truth, found, iou_type, _Additions(sizes, sigmas))
 
 
 class _Additions(NamedTuple):
@@ -115,7 +110,7 @@ def _curves_of_faster_coco_eval(
 
 
 def _count_truth_KA(truth: Mapping[str, Any], params: Any) -> npt.NDArray[np.int64]:
-    """Count the ground-truth objects by class and size; the backend has marked those to ignore."""
+    """Count the ground-truth objects by class and size; the library has marked those to ignore."""
     rows = [row for row in truth["annotations"] if not row["ignore"]]
     class_ids = np.array([row["category_id"] for row in rows])
     areas = np.array([row["area"] for row in rows])
@@ -141,23 +136,3 @@ def _round_as_pycocotools(
             assert 1 / num_truth < recall_R[beyond_one] <= 2 / num_truth
             is_single_TM = curves_TRM[:, beyond_one, :] != 1
         curves_TRM[is_single_TM[:, None, :] & (curves_TRM == 1)] = 1 / (1 + np.spacing(1.0))
-
-
-def _curves_of_pycocotools(
-    truth: dict[str, Any], found: dict[str, Any], iou_type: IouType, additions: _Additions
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    from pycocotools.coco import COCO
-    from pycocotools.cocoeval import COCOeval
-
-    def index(dataset: dict[str, Any]) -> Any:
-        coco = COCO()  # loadRes rejects an empty list, so detections are indexed like ground truth
-        coco.dataset = dataset
-        coco.createIndex()
-        return coco
-
-    with contextlib.redirect_stdout(io.StringIO()):
-        evaluation = COCOeval(index(truth), index(found), iouType=iou_type)
-        additions.add_to(evaluation.params)
-        evaluation.evaluate()
-        evaluation.accumulate()
-    return evaluation.eval["precision"], evaluation.eval["recall"]

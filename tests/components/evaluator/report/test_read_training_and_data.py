@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from detloom.components.evaluator.report.run_history import read_data_health, read_training_curves
+from detloom.components.evaluator.report.read_training_and_data import read_data_health, read_training_curves
 
 CHECKS = [
     {"title": "Inverted boxes", "sentence": "none", "status": "passed"},

@@ -1,22 +1,25 @@
-import importlib.util
 import re
 from dataclasses import replace
-from pathlib import Path
 
+import evaluations
 import pytest
 
 from detloom.components.evaluator.analysis.bootstrap import Interval
 from detloom.components.evaluator.analysis.confidence_calibration import Calibration, ScoreBin
 from detloom.components.evaluator.analysis.confusion import Confusion
 from detloom.components.evaluator.analysis.error_types import ErrorType
+from detloom.components.evaluator.evaluation_result import ModelCosts
 from detloom.components.evaluator.gates import Gate
 from detloom.components.evaluator.measurements import ClassCurve, ErrorCosts
-from detloom.components.evaluator.report import charts as charts
-from detloom.components.evaluator.report import views as views
-
-_SPEC = importlib.util.spec_from_file_location("evaluations", Path(__file__).parents[1] / "evaluations.py")
-evaluations = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(evaluations)
+from detloom.components.evaluator.report import (
+    baseline_intervals,
+    confusion_matrix,
+    curves_and_calibration,
+    error_costs,
+    metric_tables,
+    training_data_and_costs,
+    verdict_and_gates,
+)
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +61,7 @@ def make_errors(cost=0.1):
 
 def test_key_numbers_contain_interval_and_significance(evaluation):
     unsure = replace(evaluation, decision=replace(evaluation.decision, difference="none"))
-    by_name = {name: (text, more) for name, text, more in views.key_numbers(unsure)}
+    by_name = {name: (text, more) for name, text, more in verdict_and_gates.key_numbers(unsure)}
     names = ["AP", "AP50", "AP of the weakest class", "AP against the baseline", "Median latency", "Model size"]
     assert list(by_name) == names
     assert by_name["AP against the baseline"][1].endswith(", not significant")
@@ -70,16 +73,20 @@ def test_key_numbers_contain_interval_and_significance(evaluation):
 def test_the_weakest_class_is_a_key_number(evaluation):
     classes = evaluation.candidate.coco.per_class
     weakest = min(classes, key=lambda row: row.AP)
-    by_name = {name: (text, more) for name, text, more in views.key_numbers(evaluation)}
+    by_name = {name: (text, more) for name, text, more in verdict_and_gates.key_numbers(evaluation)}
     number, more = by_name["AP of the weakest class"]
     assert number == f"{weakest.AP:.3f}"
     assert more.endswith(f", {weakest.num_boxes} objects")
 
 
 def test_unmeasured_values_are_not_key_numbers():
-    evaluation = evaluations.make_evaluation(has_baseline=False, candidate_costs=views.ModelCosts())
-    assert [name for name, _, _ in views.key_numbers(evaluation)] == ["AP", "AP50", "AP of the weakest class"]
-    assert views.cost_rows(evaluation) == []
+    evaluation = evaluations.make_evaluation(has_baseline=False, candidate_costs=ModelCosts())
+    assert [name for name, _, _ in verdict_and_gates.key_numbers(evaluation)] == [
+        "AP",
+        "AP50",
+        "AP of the weakest class",
+    ]
+    assert training_data_and_costs.cost_rows(evaluation) == []
 
 
 @pytest.mark.parametrize(
@@ -93,35 +100,35 @@ def test_unmeasured_values_are_not_key_numbers():
     ],
 )
 def test_gate_values_have_enough_digits_to_differ(gate, texts):
-    (row,) = views.gate_rows([gate])
+    (row,) = verdict_and_gates.gate_rows([gate])
     assert (row["required"], row["measured"]) == texts
     assert row["sentence"] == "It holds."
 
 
 def test_a_size_without_objects_has_a_reason(evaluation):
-    (row,) = views.size_rows(evaluation.candidate.coco, evaluation.baseline.coco)
+    (row,) = metric_tables.size_rows(evaluation.candidate.coco, evaluation.baseline.coco)
     assert (row["name"], row["candidate"], row["baseline"], row["change"]) == ("wee", None, None, None)
     assert row["meaning"] == "0 to 16 px, 0 boxes: no ground truth of this size"
 
 
 def test_voc_rows_have_both_models(evaluation):
-    rows = {row["name"]: row for row in views.voc_rows(evaluation.candidate, evaluation.baseline)}
+    rows = {row["name"]: row for row in metric_tables.voc_rows(evaluation.candidate, evaluation.baseline)}
     # The candidate makes no errors; the baseline has AP 1 for the cat and 0 for the dogs.
     assert (rows["PASCAL VOC 2010"]["candidate"], rows["PASCAL VOC 2010"]["baseline"]) == (1.0, 0.5)
     assert len(rows) == 5
 
 
 def test_an_unknown_verdict_of_the_data_is_shown_unchanged():
-    rows = views.health_rows([("Drift", "0.2", "failed"), ("New", "1", "odd one")])
+    rows = training_data_and_costs.health_rows([("Drift", "0.2", "failed"), ("New", "1", "odd one")])
     assert [(row["verdict"], row["verdict_text"]) for row in rows] == [("failed", "✗ failed"), ("off", "odd one")]
 
 
 def test_without_a_baseline_there_is_no_comparison():
-    assert charts.interval_view(evaluations.make_evaluation(has_baseline=False).comparison, {}) is None
+    assert baseline_intervals.interval_view(evaluations.make_evaluation(has_baseline=False).comparison, {}) is None
 
 
 def test_chart_and_table_of_intervals_have_a_row_per_class(evaluation):
-    view = charts.interval_view(evaluation.comparison, {1: 1, 2: 2})
+    view = baseline_intervals.interval_view(evaluation.comparison, {1: 1, 2: 2})
     assert re.findall(r'text-anchor="end"[^>]*>([^<]*)<', view["svg"]) == [
         "All classes",
         "cat",
@@ -133,8 +140,8 @@ def test_chart_and_table_of_intervals_have_a_row_per_class(evaluation):
 
 
 def test_the_interval_chart_is_limited_to_classes_with_the_most_boxes(evaluation, monkeypatch):
-    monkeypatch.setattr(charts, "_MAX_INTERVALS", 1)
-    view = charts.interval_view(evaluation.comparison, {1: 1, 2: 2})
+    monkeypatch.setattr(baseline_intervals, "_MAX_INTERVALS", 1)
+    view = baseline_intervals.interval_view(evaluation.comparison, {1: 1, 2: 2})
     assert re.findall(r'text-anchor="end"[^>]*>([^<]*)<', view["svg"]) == ["All classes", "&lt;b&gt;dog&lt;/b&gt;"]
     assert (view["num_drawn"], view["num_classes"], len(view["rows"]), view["num_more"]) == (1, 2, 3, 0)
 
@@ -150,16 +157,16 @@ def test_the_interval_chart_is_limited_to_classes_with_the_most_boxes(evaluation
     ],
 )
 def test_the_colour_shows_significance(interval, color):
-    assert f'r="4" fill="var({color})"' in charts.format_intervals([("All classes", interval)])
+    assert f'r="4" fill="var({color})"' in baseline_intervals.format_intervals([("All classes", interval)])
 
 
 def test_an_unmeasured_interval_has_no_mark():
-    svg = charts.format_intervals([("All classes", Interval(value=None, low=None, high=None))])
+    svg = baseline_intervals.format_intervals([("All classes", Interval(value=None, low=None, high=None))])
     assert "<circle" not in svg
 
 
 def test_curves_are_drawn_for_classes_with_the_most_boxes_six_per_chart():
-    view = charts.curve_charts([make_curve(k) for k in range(1, 21)], {k: k for k in range(1, 21)})
+    view = curves_and_calibration.curve_charts([make_curve(k) for k in range(1, 21)], {k: k for k in range(1, 21)})
     assert (view["num_shown"], view["num_classes"]) == (12, 20)
     assert [chart["names"] for chart in view["charts"]] == [
         ["c20", "c19", "c18", "c17", "c16", "c15"],
@@ -169,35 +176,40 @@ def test_curves_are_drawn_for_classes_with_the_most_boxes_six_per_chart():
 
 
 def test_a_class_without_objects_has_no_curve():
-    view = charts.curve_charts([make_curve(1, ()), make_curve(2)], {1: 0, 2: 5})
+    view = curves_and_calibration.curve_charts([make_curve(1, ()), make_curve(2)], {1: 0, 2: 5})
     assert [chart["names"] for chart in view["charts"]] == [["c2"]]
-    assert charts.curve_charts([make_curve(1, ())], {})["charts"] == []
+    assert curves_and_calibration.curve_charts([make_curve(1, ())], {})["charts"] == []
 
 
 def test_a_curve_ends_at_the_first_recall_that_is_not_reached():
-    assert charts._curve_points((1.0, 0.5, 0.0, 0.0, 0.0)) == [(0.0, 1.0), (0.25, 0.5), (0.5, 0.0)]
+    assert curves_and_calibration._curve_points((1.0, 0.5, 0.0, 0.0, 0.0)) == [(0.0, 1.0), (0.25, 0.5), (0.5, 0.0)]
 
 
 def test_calibration_omits_empty_bins():
     empty = ScoreBin(low=0.0, high=0.5, num_detections=0, mean_score=None, share_true=None)
     full = ScoreBin(low=0.5, high=1.0, num_detections=1200, mean_score=0.8, share_true=0.6)
-    view = charts.calibration_view(Calibration(bins=(empty, full), expected_error=0.2, num_detections=1200))
+    view = curves_and_calibration.calibration_view(
+        Calibration(bins=(empty, full), expected_error=0.2, num_detections=1200)
+    )
     assert [(row["name"], row["text"]) for row in view["bars"]["rows"]] == [("0.5 to 1.0", "0.80 / 0.60, 1,200")]
-    assert charts.calibration_view(Calibration(bins=(empty,), expected_error=None, num_detections=0)) is None
+    assert (
+        curves_and_calibration.calibration_view(Calibration(bins=(empty,), expected_error=None, num_detections=0))
+        is None
+    )
 
 
 def test_every_error_type_has_a_bar_and_a_cost():
-    view = charts.error_view(make_errors(0.1), make_errors(0.2))
+    view = error_costs.error_view(make_errors(0.1), make_errors(0.2))
     assert {row["name"] for row in view["bars"]["rows"]} == {kind.value for kind in ErrorType}
     missed = next(row for row in view["bars"]["rows"] if row["name"] == "missed")
     assert missed["text"] == "10.0 / 20.0"
     assert [bar["percent"] for bar in missed["bars"]] == [50.0, 100.0]
     assert view["rows"][-1]["costs"] == ["0.0", "0.0"]  # -0.001 points: no sign
-    assert charts.error_view(make_errors(), None)["names"] == ["candidate"]
+    assert error_costs.error_view(make_errors(), None)["names"] == ["candidate"]
 
 
 def test_a_small_matrix_is_shaded_by_the_share_of_its_row():
-    matrix = charts.confusion_view(make_confusion(2, [(0, 0, 3), (0, 1, 1), (2, 0, 5)]))["matrix"]
+    matrix = confusion_matrix.confusion_view(make_confusion(2, [(0, 0, 3), (0, 1, 1), (2, 0, 5)]))["matrix"]
     assert matrix["columns"] == ["c0", "c1", "missed"]
     assert [row["name"] for row in matrix["rows"]] == ["c0", "c1", "background"]
     first = matrix["rows"][0]["cells"]
@@ -208,7 +220,7 @@ def test_a_small_matrix_is_shaded_by_the_share_of_its_row():
 
 def test_with_many_classes_only_the_most_frequent_confusions_are_shown():
     pairs = [(k, k + 1, 10 + k) for k in range(17)] + [(0, 0, 90), (18, 3, 7), (4, 18, 8)]
-    view = charts.confusion_view(make_confusion(18, pairs))
+    view = confusion_matrix.confusion_view(make_confusion(18, pairs))
     assert view["matrix"] is None
     assert len(view["pairs"]["rows"]) == 15
     assert texts_of(view["pairs"]["rows"][0]) == ["c16", "c17", "26", "100 %"]
@@ -219,6 +231,6 @@ def test_with_many_classes_only_the_most_frequent_confusions_are_shown():
 def test_training_curves_omit_single_points_and_nonfinite_values():
     nan = float("nan")
     training = {"loss": [(0, 2.0), (10, nan), (20, 1.0)], "AP": [(10, 0.5)], "flat": [(0, 0.0), (5, 0.0)]}
-    view = charts.training_charts({**training, "below": [(3, -1.0), (4, -2.0)]})
+    view = training_data_and_costs.training_charts({**training, "below": [(3, -1.0), (4, -2.0)]})
     assert [chart["title"] for chart in view["charts"]] == ["loss", "flat", "below"]
     assert not any("nan" in chart["svg"] for chart in view["charts"])
