@@ -90,7 +90,7 @@ def load_detector(model: PathLike) -> LoadedDetector:
     """
     from detloom.trainer_module.export import predict
 
-    return LoadedDetector(predict.load_detector(_local(model)))
+    return LoadedDetector(predict.load_exported_detector(_local(model)))
 
 
 def train(

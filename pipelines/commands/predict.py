@@ -60,7 +60,7 @@ def predict(
     from detloom.pipelines.local.console import format_next, show_log
     from detloom.pipelines.predict.image_files import find_images
     from detloom.pipelines.predict.predict_files import Outputs, build_coco_output, match_ground_truth, predict_files
-    from detloom.trainer_module.export.predict import load_detector
+    from detloom.trainer_module.export.predict import load_exported_detector
 
     if ground_truth is not None and json_file is None:
         raise InputError("detloom predict: --ground-truth needs --json.")
@@ -70,7 +70,7 @@ def predict(
     images = find_images(what, leave_out=None if is_one else output)
     if is_one and output is not None and output.is_dir():
         output /= images[0].name
-    detector = load_detector(copied_model(model))
+    detector = load_exported_detector(copied_model(model))
     shown_score = choose_min_score(min_score, Path(detector.model_dir))
     coco = None
     if json_file is not None and ground_truth is not None:

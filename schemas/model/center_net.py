@@ -234,7 +234,7 @@ class KeypointEstimation:
     @property
     def points(self) -> tuple[KeypointStd, ...]:
         """The keypoints in the order of data and outputs."""
-        by_name = {each.name: each for each in self.keypoint_label_to_std}
+        by_name = {point.name: point for point in self.keypoint_label_to_std}
         if set(by_name) == set(COCO_SIGMAS):
             return tuple(by_name[name] for name in COCO_SIGMAS)
         return self.keypoint_label_to_std
@@ -243,11 +243,11 @@ class KeypointEstimation:
         is_name = re.fullmatch(r"\w+", self.task_name, re.ASCII) is not None
         check(is_name, "task_name", self.task_name or "nothing", "letters, digits and underscores, such as human_pose")
         check(bool(self.keypoint_class_name), "keypoint_class_name", "nothing", "the name of a class")
-        names = [each.name for each in self.keypoint_label_to_std]
+        names = [point.name for point in self.keypoint_label_to_std]
         check(bool(names), "keypoint_label_to_std", "nothing", "at least one keypoint")
         check(len(set(names)) == len(names), "keypoint_label_to_std", names, "each keypoint once")
         weights = ("heatmap", "offset", "regression")
-        check_fields(self, "0 or more", "task_loss_weight", *(f"keypoint_{each}_loss_weight" for each in weights))
+        check_fields(self, "0 or more", "task_loss_weight", *(f"keypoint_{name}_loss_weight" for name in weights))
         check_fields(self, "between 0 and 1", "keypoint_candidate_score_threshold", "unmatched_keypoint_score")
         check_fields(self, "1 to 10000", "num_candidates_per_keypoint")
         check_fields(self, "1 to 1000", "peak_max_pool_kernel_size")

@@ -239,7 +239,7 @@ class Eval:
         check_fields(self, "1 or more", "batch_size", "evaluate_every", "keep_best")
         if not self.metrics_set:
             raise FieldError("metrics_set", "must not be empty.")
-        names = [each.name for each in self.keypoint_sigmas]
+        names = [sigma.name for sigma in self.keypoint_sigmas]
         check(len(set(names)) == len(names), "keypoint_sigmas", names, "each keypoint once")
         check_metric("best_metric", self.best_metric)
 

@@ -60,7 +60,7 @@ class DeepMac:
         channels = self.num_init_channels
         check(1 <= channels <= most, "num_init_channels", channels, f"1 to {most}")
         ids = self.allowed_masked_classes_ids
-        check(all(each >= 1 for each in ids), "allowed_masked_classes_ids", ids, "ids of the label map, 1 or more")
+        check(min(ids, default=1) >= 1, "allowed_masked_classes_ids", ids, "ids of the label map, 1 or more")
         stride = _STRIDES[self.network_type]
         allowed = f"a multiple of {stride} up to {_MAX_MASK_SIZE} with {self.network_type}"
         side = self.mask_size

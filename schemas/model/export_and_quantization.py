@@ -26,7 +26,7 @@ class Export:
     """Write an ONNX file with all boxes and scores; needs `pip install detloom[onnx]`."""
 
     def __post_init__(self) -> None:
-        check(len(set(self.tflite)) == len(self.tflite), "tflite", list(self.tflite), "each once")
+        check(len(set(self.tflite)) == len(self.tflite), "tflite", list(self.tflite), "no duplicates")
         check_fields(self, "1 to 10000", "tflite_max_detections")
         check_fields(self, "1 or more", "tflite_calibration_images")
 

@@ -44,8 +44,8 @@ class Strategy:
                 value = getattr(self, field)
                 is_unused = self.kind != kind and value != type(self).__dataclass_fields__[field].default
                 check(not is_unused, field, repr(value), f"nothing with kind '{self.kind}'", "kind")
-        is_each_once = all(self.devices) and len(set(self.devices)) == len(self.devices)
-        check(is_each_once, "devices", list(self.devices), "names such as GPU:0, each once")
+        are_unique = all(self.devices) and len(set(self.devices)) == len(self.devices)
+        check(are_unique, "devices", list(self.devices), "different names such as GPU:0")
 
 
 def effective_strategy(strategy: Strategy, environment: Mapping[str, str]) -> Strategy:

@@ -80,8 +80,8 @@ def efficientdet_lite_config(row: LiteSize, d0: TrainEvalConfig) -> TrainEvalCon
         ),
     )
     augmentations = tuple(
-        replace(each, output_size=row.side) if isinstance(each, RandomScaleCropAndPadToSquare) else each
-        for each in d0.train.augmentations
+        replace(change, output_size=row.side) if isinstance(change, RandomScaleCropAndPadToSquare) else change
+        for change in d0.train.augmentations
     )
     return replace(d0, model=lite, train=replace(d0.train, augmentations=augmentations))
 

@@ -42,7 +42,7 @@ def crop_features(
     """
     sizes_hw = [tuple(feature.shape[1:3]) for feature in features]
     channels = features[0].shape[-1]
-    cells_BNC = tf.concat([tf.reshape(each, [tf.shape(each)[0], -1, channels]) for each in features], axis=1)
+    cells_BNC = tf.concat([tf.reshape(map_, [tf.shape(map_)[0], -1, channels]) for map_ in features], axis=1)
     starts = [sum(math.prod(hw) for hw in sizes_hw[:index]) for index in range(len(sizes_hw))]
     boxes_yxyx_rel_BP4 = tf.stop_gradient(boxes_yxyx_rel_BP4)
     if len(features) == 1:
@@ -100,14 +100,14 @@ def _corners(
     ymin, xmin, ymax, xmax = tf.unstack(boxes_yxyx_rel_BP4, axis=-1)
     rows_BPh = _sample_positions(ymin, ymax, hw_BP2[..., 0], samples_hw[0])
     columns_BPw = _sample_positions(xmin, xmax, hw_BP2[..., 1], samples_hw[1])
-    found = []
+    corners = []
     for row_BPh, row_weight_BPh in _neighbours(rows_BPh, hw_BP2[..., 0]):
         for column_BPw, column_weight_BPw in _neighbours(columns_BPw, hw_BP2[..., 1]):
             first_BPh = start_BP[..., tf.newaxis] + row_BPh * hw_BP2[..., 1:]
             index_BPhw = first_BPh[..., :, tf.newaxis] + column_BPw[..., tf.newaxis, :]
             weight_BPhw = row_weight_BPh[..., :, tf.newaxis] * column_weight_BPw[..., tf.newaxis, :]
-            found.append((index_BPhw, weight_BPhw))
-    return found
+            corners.append((index_BPhw, weight_BPhw))
+    return corners
 
 
 def _gather_corners(cells_BNC: tf.Tensor, corners: _Corners) -> tf.Tensor:
@@ -163,10 +163,10 @@ def _neighbours(positions_BPS: tf.Tensor, size_BP: tf.Tensor) -> list[tuple[tf.T
     """Return index and weight [B, P, S] of the cells before and after each position; outside the weight is 0."""
     before_BPS = tf.floor(positions_BPS)
     share_BPS = positions_BPS - before_BPS
-    found = []
+    neighbours = []
     for offset, weight_BPS in ((0, 1.0 - share_BPS), (1, share_BPS)):
         index_BPS = tf.cast(before_BPS, tf.int32) + offset
         last_BP1 = (size_BP - 1)[..., tf.newaxis]
         is_inside_BPS = (index_BPS >= 0) & (index_BPS <= last_BP1)
-        found.append((tf.clip_by_value(index_BPS, 0, last_BP1), tf.where(is_inside_BPS, weight_BPS, 0.0)))
-    return found
+        neighbours.append((tf.clip_by_value(index_BPS, 0, last_BP1), tf.where(is_inside_BPS, weight_BPS, 0.0)))
+    return neighbours

@@ -44,7 +44,7 @@ def iou(boxes1_yxyx: tf.Tensor, boxes2_yxyx: tf.Tensor) -> tf.Tensor:
     return tf.math.divide_no_nan(shared, area(boxes1_yxyx) + area(boxes2_yxyx) - shared)
 
 
-def pairwise_iou(boxes1_yxyx_N4: tf.Tensor, boxes2_yxyx_M4: tf.Tensor) -> tf.Tensor:
+def iou_matrix(boxes1_yxyx_N4: tf.Tensor, boxes2_yxyx_M4: tf.Tensor) -> tf.Tensor:
     """Return the intersection over union [..., N, M] of all pairs; leading dimensions broadcast."""
     return iou(boxes1_yxyx_N4[..., :, tf.newaxis, :], boxes2_yxyx_M4[..., tf.newaxis, :, :])
 

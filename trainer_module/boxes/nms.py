@@ -15,7 +15,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from detloom.schemas.model.detector import BatchNonMaxSuppression
-from detloom.trainer_module.boxes.geometry import area, pairwise_iou
+from detloom.trainer_module.boxes.geometry import area, iou_matrix
 
 _NUMS_OF_PAIRS = (512, 4096)  # 512 are about five for each of 100 detections; selecting more takes longer
 _BLOCK = 128  # number of pairs that are compared with each other at once
@@ -209,14 +209,14 @@ def _keep_of_block(
 ) -> tf.Tensor:
     """Return bool [B, N]: pairs of the block that are not suppressed and not over the limit of their class."""
     same_as_kept_BNS = block.class_indices_BN[:, :, tf.newaxis] == kept.class_indices_BN[:, tf.newaxis, :]
-    overlaps_BNS = pairwise_iou(block.boxes_yxyx_BN4, kept.boxes_yxyx_BN4) > config.iou_threshold
+    overlaps_BNS = iou_matrix(block.boxes_yxyx_BN4, kept.boxes_yxyx_BN4) > config.iou_threshold
     is_candidate_BN &= ~tf.reduce_any(same_as_kept_BNS & overlaps_BNS, axis=-1)
 
     columns = tf.range(_BLOCK)
     is_earlier_NN = columns[tf.newaxis, :] < columns[:, tf.newaxis]  # [later, earlier]
     same_class_BNN = block.class_indices_BN[:, :, tf.newaxis] == block.class_indices_BN[:, tf.newaxis, :]
     same_class_BNN &= is_earlier_NN
-    overlaps_BNN = pairwise_iou(block.boxes_yxyx_BN4, block.boxes_yxyx_BN4) > config.iou_threshold
+    overlaps_BNN = iou_matrix(block.boxes_yxyx_BN4, block.boxes_yxyx_BN4) > config.iou_threshold
     can_suppress_BNN = tf.cast(same_class_BNN & overlaps_BNN, tf.float32)
 
     def without_suppressed(is_kept_BN: tf.Tensor) -> tf.Tensor:
@@ -340,7 +340,7 @@ def _select_one_by_one(
         best_box_B14, box_B1, class_B1 = (tf.gather(part, place_B1, batch_dims=1) for part in row)
 
         num_selected_B1 = tf.gather(scores.num_selected_BK, class_B1, batch_dims=1) + 1
-        iou_BN = pairwise_iou(best_box_B14, row.boxes_yxyx_BN4)[:, 0]
+        iou_BN = iou_matrix(best_box_B14, row.boxes_yxyx_BN4)[:, 0]
         if config.soft_nms_sigma > 0:
             lowered_BN = scores_BN * tf.exp(-0.5 / config.soft_nms_sigma * tf.square(iou_BN))
         else:

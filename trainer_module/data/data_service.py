@@ -59,7 +59,7 @@ def _parse(text: str) -> ServerAddress:
 def check_servers(servers: Sequence[ServerAddress]) -> None:
     """Raise InputError if a server does not answer."""
     for server in servers:
-        if reason := _reason_of_silence(server):
+        if reason := _why_unreachable(server):
             raise InputError(
                 f"{SERVERS_VARIABLE}: {server} does not answer ({reason}); start `detloom data-service --port "
                 f"{server.port}` there, or remove the address."
@@ -96,14 +96,14 @@ def lost_servers_as_input_errors(servers: Sequence[ServerAddress]) -> Iterator[N
 
 @contextlib.contextmanager
 def watched_servers(servers: Sequence[ServerAddress]) -> Iterator[None]:
-    """Log a warning while a server does not answer: TensorFlow waits for it without a word."""
+    """Log a warning while a server does not answer: TensorFlow retries silently."""
     stop = threading.Event()
 
     def watch() -> None:
         silent: set[ServerAddress] = set()
         while not stop.wait(_WATCH_SECONDS):
             for server in servers:
-                reason = _reason_of_silence(server)
+                reason = _why_unreachable(server)
                 if reason and server not in silent:
                     _LOGGER.warning("tf.data service: %s does not answer (%s); training waits for it.", server, reason)
                     silent.add(server)
@@ -120,8 +120,8 @@ def watched_servers(servers: Sequence[ServerAddress]) -> Iterator[None]:
         stop.set()
 
 
-def _reason_of_silence(server: ServerAddress) -> str:
-    """Return "" if somebody listens at the address."""
+def _why_unreachable(server: ServerAddress) -> str:
+    """Return why no connection can be opened; empty if the server accepts one."""
     try:
         with socket.create_connection(server, timeout=_CONNECT_SECONDS):
             return ""
@@ -144,8 +144,8 @@ class DataServer:
         """
         if port == worker_port:
             raise InputError(f"port and worker port: got {port} for both, allowed: two ports.")
-        for each in (port, worker_port):
-            _check_free(each)
+        for number in (port, worker_port):
+            _check_free(number)
         service = tf.data.experimental.service
         self._dispatcher = service.DispatchServer(service.DispatcherConfig(port=port))
         dispatcher, worker = f"localhost:{port}", str(ServerAddress(host, worker_port))

@@ -218,8 +218,8 @@ def _parse_keypoints(parsed: dict[str, tf.Tensor], num_boxes: tf.Tensor) -> tf.T
     Without `num_keypoints`, all boxes have equally many points.
     """
     points, num_points = _labelled_points(parsed)
-    each = tf.cast(num_points // tf.maximum(num_boxes, 1), tf.int64)
-    lengths = _filled(parsed[keys.NUM_KEYPOINTS], tf.fill([num_boxes], each))
+    points_of_box = tf.cast(num_points // tf.maximum(num_boxes, 1), tf.int64)
+    lengths = _filled(parsed[keys.NUM_KEYPOINTS], tf.fill([num_boxes], points_of_box))
     _check_num_points(parsed[keys.IMAGE_SOURCE_ID], num_points, lengths)
     return tf.RaggedTensor.from_row_lengths(points, lengths, validate=False).to_tensor(float("nan"))
 
@@ -233,16 +233,16 @@ def _parse_keypoints_of_class(
     number of labelled ones.
     """
     points, num_points = _labelled_points(parsed)
-    num_boxes, wanted = tf.shape(class_indices)[0], tf.constant(keypoint_class.num_points, tf.int64)
+    num_boxes, num_class_points = tf.shape(class_indices)[0], tf.constant(keypoint_class.num_points, tf.int64)
     lengths = _filled(parsed[keys.NUM_KEYPOINTS], tf.fill([num_boxes], tf.constant(0, tf.int64)))
     adds_up = tf.reduce_sum(lengths) == tf.cast(num_points, tf.int64)
-    is_full = tf.cast(num_points, tf.int64) == wanted * tf.cast(num_boxes, tf.int64)
-    lengths = tf.where(~adds_up & is_full, wanted, lengths)
+    is_full = tf.cast(num_points, tf.int64) == num_class_points * tf.cast(num_boxes, tf.int64)
+    lengths = tf.where(~adds_up & is_full, num_class_points, lengths)
     _check_num_points(parsed[keys.IMAGE_SOURCE_ID], num_points, lengths)
     is_of_class = class_indices == keypoint_class.class_index
-    is_wrong = is_of_class & (lengths != wanted) & (lengths != 0)
+    is_wrong = is_of_class & (lengths != num_class_points) & (lengths != 0)
     got = tf.boolean_mask(lengths, is_wrong)
-    message = [f"{BAD_KEYPOINTS}: record, got, allowed: 0 or", parsed[keys.IMAGE_SOURCE_ID], got, wanted]
+    message = [f"{BAD_KEYPOINTS}: record, got, allowed: 0 or", parsed[keys.IMAGE_SOURCE_ID], got, num_class_points]
     tf.debugging.Assert(~tf.reduce_any(is_wrong), message, summarize=20)
     shape = [None, keypoint_class.num_points, 2]
     ragged = tf.RaggedTensor.from_row_lengths(points, lengths, validate=False)

@@ -212,12 +212,12 @@ class _Order:
                 len(self.all_files),
             )
         if self.repeats is not None:
-            found = self._size_of_epoch(0)
+            num_records = self._size_of_epoch(0)
         else:
             needed = self.pipeline + 1 if self.by_record else 1
             records = read_records([self.all_files[i] for i in self.file_numbers]).take(needed)
-            found = sum(1 for _ in records) // needed
-        if not found:
+            num_records = sum(1 for _ in records) // needed
+        if not num_records:
             raise InputError(
                 f"{Path(self.all_files[0]).parent}: no record for worker {self.pipeline} of {self.num_pipelines}; "
                 "train with fewer workers, or with more data."

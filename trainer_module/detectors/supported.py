@@ -96,7 +96,7 @@ def _check_metrics(config: TrainEvalConfig) -> Iterator[Finding]:
         has_keypoints = family.keypoints is not None
         supported = "metrics of boxes; there are no keypoints"
         yield Finding(has_keypoints or not metric.startswith(KEYPOINT), path, metric, supported)
-    names = [each.name for each in config.eval.keypoint_sigmas]
+    names = [sigma.name for sigma in config.eval.keypoint_sigmas]
     if names:
         known = family.keypoints.names if family.keypoints is not None else ()
         supported = f"each of {', '.join(known)}" if known else "none; the detector has no keypoints"

@@ -20,8 +20,8 @@ def check_fixed_size(family: Family) -> None:
     lost = [noun for column, noun in ((MASKS, "masks"), (KEYPOINTS, "keypoints")) if column in columns]
     if lost:
         raise InputError(
-            f"export: TensorFlow Lite and ONNX files have no {' and '.join(lost)}; export neither (export.tflite: [], "
-            "export.onnx: false), and use the SavedModel."
+            f"export: a detector with {' and '.join(lost)} cannot be exported to TensorFlow Lite or ONNX; set "
+            "export.tflite to [] and export.onnx to false, and use the SavedModel."
         )
 
 

@@ -77,9 +77,9 @@ def _find(folder: Path) -> tuple[Path, Path]:
     with contextlib.suppress(InputError):  # the message below is more specific
         saved_model = find_saved_model(folder)
         return saved_model / "assets", saved_model / SAVED_MODEL_WEIGHTS
-    for each in (folder / WEIGHTS_DIR, folder):
-        if (each / f"{WEIGHTS_FILE}.index").is_file():
-            return each, each / WEIGHTS_FILE
+    for place in (folder / WEIGHTS_DIR, folder):
+        if (place / f"{WEIGHTS_FILE}.index").is_file():
+            return place, place / WEIGHTS_FILE
     raise InputError(
         f"{folder}: has neither a training run ({CONFIG_FILE} and best weights) nor an exported model of detloom."
     )

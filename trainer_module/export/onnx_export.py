@@ -83,7 +83,7 @@ def _check(serialized: bytes, model: FixedSizeModel) -> list[str]:
     (spec,) = model.serve.input_signature
     images = np.random.default_rng(0).uniform(0, 255, [2, *spec.shape[1:]]).astype(np.float32)
     outputs = [output.name for output in session.get_outputs()]
-    found = dict(zip(outputs, session.run(outputs, {spec.name: images}), strict=True))
+    computed = dict(zip(outputs, session.run(outputs, {spec.name: images}), strict=True))
     expected = {name: value.numpy() for name, value in model.serve(tf.constant(images)).items()}
     for name, value in expected.items():
         if name in (names.BOXES, names.CLASSES):
@@ -91,7 +91,7 @@ def _check(serialized: bytes, model: FixedSizeModel) -> list[str]:
         if not np.isfinite(value).all():
             _LOGGER.warning("ONNX: %s is not finite, because the training diverged, and is not compared.", name)
             continue
-        if not np.allclose(found[name], value, rtol=_TOLERANCE, atol=_TOLERANCE):
-            worst = np.abs(found[name] - value).max()
+        if not np.allclose(computed[name], value, rtol=_TOLERANCE, atol=_TOLERANCE):
+            worst = np.abs(computed[name] - value).max()
             raise RuntimeError(f"ONNX: {name} differs from the model in memory by {worst:g}, allowed: {_TOLERANCE:g}.")
     return outputs

@@ -237,7 +237,7 @@ class ExportedDetector:
             return [rows for image_bytes in images for rows in self._detect([image_bytes])]
 
 
-def load_detector(model_dir: Path) -> ExportedDetector:
+def load_exported_detector(model_dir: Path) -> ExportedDetector:
     """Load an exported SavedModel from its folder, a Model artifact, or the highest version in a folder of versions.
 
     Raises:
@@ -276,10 +276,10 @@ def check_signature(model_dir: str, signature: str) -> None:
     if signature not in signatures:
         known = sorted(signatures)
         raise InputError(f"{model_dir}: the SavedModel has no signature '{signature}', only {known}; export it again.")
-    wanted, found = names.SIGNATURE_INPUTS[signature], sorted(signatures[signature].inputs)
+    expected, inputs = names.SIGNATURE_INPUTS[signature], sorted(signatures[signature].inputs)
     missing = sorted(set(names.OUTPUT_NAMES) - set(signatures[signature].outputs))
-    if found != [wanted] or missing:
-        detail = f"lacks the outputs {missing}" if missing else f"takes {found}, not ['{wanted}']"
+    if inputs != [expected] or missing:
+        detail = f"lacks the outputs {missing}" if missing else f"takes {inputs}, not ['{expected}']"
         raise InputError(f"{model_dir}: the signature '{signature}' {detail}; export the model again.")
 
 

@@ -154,7 +154,7 @@ def _make_inputs(network_hw: tuple[int, int]) -> dict[str, np.ndarray]:
     height, width = network_hw
     small = np.random.default_rng(0).integers(0, 256, (2, 9, 13, 3), np.uint8)
     sides_wh = (width + width // 3, height + height // 5)
-    images = [np.asarray(Image.fromarray(each).resize(sides_wh, Image.Resampling.BICUBIC)) for each in small]
+    images = [np.asarray(Image.fromarray(image).resize(sides_wh, Image.Resampling.BICUBIC)) for image in small]
     encoded = [_encode_png(image) for image in images]
     return {
         names.SIGNATURE_IMAGES: np.stack(images),

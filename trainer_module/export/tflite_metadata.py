@@ -47,7 +47,7 @@ def with_metadata(
     network_input = describe_network_input(detector.preprocessing)
     model = flatbuffer_utils.convert_bytearray_to_object(bytearray(model_bytes))
     (signature,) = model.signatureDefs
-    name_by_tensor = {each.tensorIndex: each.name.decode() for each in signature.outputs}
+    name_by_tensor = {output.tensorIndex: output.name.decode() for output in signature.outputs}
     outputs = [name_by_tensor[index] for index in model.subgraphs[0].outputs]
     buffer, entry = flatbuffer_utils.schema_fb.BufferT(), flatbuffer_utils.schema_fb.MetadataT()
     buffer.data = np.frombuffer(_format_metadata(variant, network_input, outputs), np.uint8)

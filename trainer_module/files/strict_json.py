@@ -24,5 +24,5 @@ def _strict(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {name: _strict(each) for name, each in value.items()}
-    return [_strict(each) for each in value] if isinstance(value, list | tuple) else value
+        return {name: _strict(item) for name, item in value.items()}
+    return [_strict(item) for item in value] if isinstance(value, list | tuple) else value

@@ -90,7 +90,7 @@ class Incidents:
             raise InputError(f"{describe_incident(incident)}{times} {_ADVICE}")
         self._all.append(incident)
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        write_text_file(self._path, to_strict_json([asdict(each) for each in self._all], indent=1))
+        write_text_file(self._path, to_strict_json([asdict(event) for event in self._all], indent=1))
         return incident
 
 

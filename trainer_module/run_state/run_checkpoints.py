@@ -24,7 +24,7 @@ _FILE = re.compile(rf"{_NAME}-(\d+)\..+")
 _UNFINISHED_DIR = "unfinished"  # TensorFlow writes here first: the index file exists before its content is complete
 _DAMAGED_DIR = "damaged"  # unreadable checkpoints; kept, because the cause may be temporary
 _DAMAGE = (tf.errors.OpError, IndexError, RuntimeError, DecodeError)  # TensorFlow's readers raise all of them
-_MAX_UNSAVED_SECONDS = 600.0  # work that a machine loses that is ended without notice, as on Kubeflow Pipelines
+_MAX_UNSAVED_SECONDS = 600.0  # at most this much work is lost if the machine is killed
 _MAX_CAUSE = 300  # characters of TensorFlow's message in ours
 _LOGGER = logging.getLogger("detloom")
 
@@ -147,7 +147,7 @@ class RunCheckpoints:
         missing = {name for name in self._optional if f"{name}{VALUE}" not in stored}
         return tf.train.Checkpoint(
             **{
-                group: {name: each for name, each in value.items() if f"{group}/{name}" not in missing}
+                group: {name: variable for name, variable in value.items() if f"{group}/{name}" not in missing}
                 if isinstance(value, Mapping)
                 else value
                 for group, value in self._state.items()

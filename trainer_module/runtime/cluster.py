@@ -138,13 +138,13 @@ def cluster_of_hosts(environment: Mapping[str, str], own_name: str) -> Cluster:
     if environment.get(HOST_INDEX):
         return _checked(HOST_INDEX, {"worker": workers}, "worker", _number(environment, HOST_INDEX))
     names = [worker.rpartition(":")[0] for worker in workers]
-    found = [i for i, name in enumerate(names) if name in (own_name, own_name.partition(".")[0])]
-    if len(found) != 1:
+    places = [i for i, name in enumerate(names) if name in (own_name, own_name.partition(".")[0])]
+    if len(places) != 1:
         raise InputError(
-            f"{HOSTS}: this machine, '{own_name}', is listed {len(found)} times ({', '.join(names)}); "
+            f"{HOSTS}: this machine, '{own_name}', is listed {len(places)} times ({', '.join(names)}); "
             f"set {HOST_INDEX} to its position, counted from 0."
         )
-    return _checked(HOSTS, {"worker": workers}, "worker", found[0])
+    return _checked(HOSTS, {"worker": workers}, "worker", places[0])
 
 
 def _parse(variable: str, text: str) -> tuple[dict[str, list[str]], str, int]:

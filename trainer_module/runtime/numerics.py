@@ -6,8 +6,8 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from tensorflow.python.framework import config as _framework_config  # no public names for these functions
-from tensorflow.python.ops import control_flow_util as _control_flow  # neither for this one
+from tensorflow.python.framework import config as _framework_config  # private modules: there is no public equivalent
+from tensorflow.python.ops import control_flow_util as _control_flow
 
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.config import Precision, Train

@@ -43,10 +43,10 @@ def gather_from_workers(strategy: tf.distribute.Strategy, data: bytes) -> list[b
     values = strategy.experimental_distribute_values_from_function(
         lambda _: tf.constant(words_N if next(is_first, False) else words_N[:0])
     )
-    words_N, found = np.asarray(strategy.gather(values, axis=0)), []
+    words_N, messages = np.asarray(strategy.gather(values, axis=0)), []
     while words_N.size:
         size = int(words_N[0])
         end = 1 + -(-size // 4)
-        found.append(words_N[1:end].tobytes()[:size])
+        messages.append(words_N[1:end].tobytes()[:size])
         words_N = words_N[end:]
-    return found
+    return messages

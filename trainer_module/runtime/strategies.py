@@ -162,9 +162,9 @@ def _mirrored_devices(config: Strategy) -> list[str]:
         InputError: for a device that does not exist.
     """
     existing = [device.name.removeprefix("/device:") for device in tf.config.list_logical_devices()]
-    wanted = [device.removeprefix("/").removeprefix("device:").upper() for device in config.devices]
-    missing = [device for device in wanted if device not in existing]
+    chosen = [device.removeprefix("/").removeprefix("device:").upper() for device in config.devices]
+    missing = [device for device in chosen if device not in existing]
     if missing:
         raise InputError(f"strategy.devices: got {', '.join(missing)}, allowed: {', '.join(existing)}.")
     gpus, cpus = ([name for name in existing if name.startswith(kind)] for kind in ("GPU", "CPU"))
-    return wanted or gpus or cpus
+    return chosen or gpus or cpus

@@ -182,23 +182,23 @@ class _Watch:
         keypoints = measured_keypoints(self._detector.family.keypoints, config.eval)
         worker, num_workers = place_of_worker(strategy)
         self._evaluators = {
-            each.name: SplitEvaluator(
+            split.name: SplitEvaluator(
                 self._detector,
                 build_eval_dataset(
                     reading,
                     label_map,
-                    each.files,
+                    split.files,
                     batch_size=config.eval.batch_size,
                     worker=worker,
                     num_workers=num_workers,
                 ),
-                each.files,
+                split.files,
                 keypoints=keypoints,
                 strategy=strategy,
             )
-            for each in sets
+            for split in sets
         }
-        self._logs = {each.name: EvalLog(out_dir / each.name) for each in sets}
+        self._logs = {split.name: EvalLog(out_dir / split.name) for split in sets}
         self._failed: set[int] = set()
         self.evaluations: list[CheckpointEvaluation] = []
 
@@ -208,8 +208,8 @@ class _Watch:
             decision = self._agreed(self._decide(clock) if is_chief(self._strategy) else None)
             if decision.ended:
                 return decision.ended
-            for each in self._evaluate(decision.step, decision.sets):
-                on_evaluation(each)
+            for evaluation in self._evaluate(decision.step, decision.sets):
+                on_evaluation(evaluation)
             clock.restart()
 
     def _decide(self, clock: _Clock) -> _Decision:
@@ -277,13 +277,13 @@ class _Watch:
             self._failed.add(step)
             _LOGGER.warning("%s is skipped: %s.", path, problems[0])
             return []
-        found = []
+        evaluations = []
         for name in sets:
             evaluation = self._evaluators[name]()
             self._logs[name].add(step, evaluation)
-            found.append(CheckpointEvaluation(step, name, evaluation))
-        self.evaluations += found
-        return found
+            evaluations.append(CheckpointEvaluation(step, name, evaluation))
+        self.evaluations += evaluations
+        return evaluations
 
 
 def load_checkpoint(detector: Detector, path: Path, *, use_averages: bool) -> None:

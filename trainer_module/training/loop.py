@@ -239,8 +239,8 @@ class _Loop:
         """Return the sum over all replicas; every worker has to call this."""
         if not self.has_several_workers:
             return number * self.strategy.num_replicas_in_sync
-        each = self.strategy.run(lambda: tf.constant(number, tf.int64))
-        return int(self.strategy.reduce("SUM", each, axis=None))
+        numbers = self.strategy.run(lambda: tf.constant(number, tf.int64))
+        return int(self.strategy.reduce("SUM", numbers, axis=None))
 
     def _log_start(self) -> None:
         if self.step:

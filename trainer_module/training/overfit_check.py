@@ -252,9 +252,9 @@ class _Facts:
     """Statistics of the images."""
 
     def __init__(self, records: Sequence[bytes], label_map: LabelMap, config: TrainEvalConfig) -> None:
-        found = [boxes_of(record) for record in records]
-        boxes_yxyx_rel = np.concatenate([boxes for boxes, _ in found])
-        counts = Counter(int(class_id) for _, class_ids in found for class_id in class_ids)
+        boxes_of_records = [boxes_of(record) for record in records]
+        boxes_yxyx_rel = np.concatenate([boxes for boxes, _ in boxes_of_records])
+        counts = Counter(int(class_id) for _, class_ids in boxes_of_records for class_id in class_ids)
         self.num_boxes_by_class = {
             name: counts[class_id] for class_id, name in label_map.names_by_id if counts[class_id]
         }
@@ -264,7 +264,7 @@ class _Facts:
         low, median, high = np.percentile(shorter_px, [10, 50, 90]).tolist()
         self.box_sides_px = (low, median, high)
         self.num_boxes, self.num_small = len(shorter_px), int((shorter_px < _SMALL_BOX_PX).sum())
-        self.max_boxes = max(len(boxes) for boxes, _ in found)
+        self.max_boxes = max(len(boxes) for boxes, _ in boxes_of_records)
         self.max_allowed = config.train_input.max_number_of_boxes
 
 

@@ -71,13 +71,13 @@ def check_classes(family: Family, label_map: LabelMap, network: keras.Model) -> 
 
     `build_detector` has already checked that the configuration's `num_classes` is that of the label map.
     """
-    wanted = family.num_class_channels(label_map.num_classes)
+    num_channels = family.num_class_channels(label_map.num_classes)
     for name, output in network.output.items():
-        if name.startswith("class_logits") and output.shape[-1] != wanted:
-            background = " and background" if wanted > label_map.num_classes else ""
+        if name.startswith("class_logits") and output.shape[-1] != num_channels:
+            background = " and background" if num_channels > label_map.num_classes else ""
             raise InputError(
-                f"network: got {output.shape[-1]} class outputs, allowed: {wanted} ({label_map.num_classes} classes of "
-                f"the label map{background}); build it for this label map."
+                f"network: got {output.shape[-1]} class outputs, allowed: {num_channels} ({label_map.num_classes} "
+                f"classes of the label map{background}); build it for this label map."
             )
 
 
@@ -144,9 +144,9 @@ def sample_records(files: Sequence[str], max_records: int = _MAX_SAMPLED) -> Rec
     records: list[SampledRecord] = []
     is_whole_split = len(sampled_files) == len(files)
     for file in sampled_files:
-        found = list(_read_first(file, quota + 1))
-        records += found[:quota]
-        is_whole_split = is_whole_split and len(found) <= quota
+        first = list(_read_first(file, quota + 1))
+        records += first[:quota]
+        is_whole_split = is_whole_split and len(first) <= quota
     return RecordSample(tuple(records), is_whole_split)
 
 
@@ -201,14 +201,14 @@ def check_optional_columns(sample: RecordSample, family: Family, label_map: Labe
 
 def _check_keypoint_counts(record: SampledRecord, class_id: int, keypoints: Keypoints) -> None:
     """Refuse what the parser of the training data would refuse at the first step; see its `parse_example`."""
-    wanted = len(keypoints.names)
-    if sum(record.keypoint_counts) != record.num_keypoints == wanted * len(record.class_ids):
+    num_points = len(keypoints.names)
+    if sum(record.keypoint_counts) != record.num_keypoints == num_points * len(record.class_ids):
         return  # records that store all keypoints, and in the counts only those with a label
     for box_class, count in zip(record.class_ids, record.keypoint_counts):  # noqa: B905 (none, or one for each box)
-        if box_class == class_id and count not in (0, wanted):
+        if box_class == class_id and count not in (0, num_points):
             raise InputError(
                 f"{record.where}: an object of class {keypoints.class_name!r} has {count} keypoints, allowed: 0 or "
-                f"{wanted}, as many as model.keypoint_estimation_task.keypoint_label_to_std has."
+                f"{num_points}, as many as model.keypoint_estimation_task.keypoint_label_to_std has."
             )
 
 

@@ -212,7 +212,7 @@ class TrainSteps:
     def _state(self) -> dict[str, tf.Variable]:
         state = {"num_boxes_dropped": self.num_boxes_dropped, **self.state_of_loss_scale}
         weights = {id(variable) for variable in self.detector.network.weights}
-        seeds = [each for each in self.detector.network.variables if id(each) not in weights]  # of dropout
+        seeds = [variable for variable in self.detector.network.variables if id(variable) not in weights]  # of dropout
         return {**state, **{f"seed_{i}": seed.value for i, seed in enumerate(seeds)}}
 
     # --- cross-replica context ----------------------------------------------------------------------------------------
@@ -244,7 +244,7 @@ class TrainSteps:
             asked = tf.timestamp()
         with tf.control_dependencies([asked]):
             batch = next(iterator)
-        arrived = [each for value in batch.values() for each in self.strategy.experimental_local_results(value)]
+        arrived = [tensor for value in batch.values() for tensor in self.strategy.experimental_local_results(value)]
         with tf.control_dependencies(arrived):
             waited = tf.timestamp() - asked
         with tf.control_dependencies([waited]):  # otherwise, with few threads, the clock is read after the step
@@ -254,15 +254,15 @@ class TrainSteps:
         local_results = self.strategy.experimental_local_results
         tensors = {name: value for name, value in batch.items() if local_results(value)[0].dtype != tf.string}
         wants_stop = tf.cast(self.stop.read_value(), tf.float32)
-        found = {
+        results = {
             name: local_results(value)[0]  # all replicas have the same
             for name, value in self.strategy.run(
                 self._of_replica, args=(tensors, wants_stop, progress.is_finite)
             ).items()
         }
-        is_good, is_finite = found["is_good"], found["is_finite"]
+        is_good, is_finite = results["is_good"], results["is_finite"]
         self.optimizer.iterations.assign_add(tf.cast(is_finite, self.optimizer.iterations.dtype))
-        self.num_boxes_dropped.assign_add(tf.where(is_finite, tf.cast(found["num_dropped"], tf.int64), 0))
+        self.num_boxes_dropped.assign_add(tf.where(is_finite, tf.cast(results["num_dropped"], tf.int64), 0))
         if self.loss_scale is not None:
             self.loss_scale.update(is_good, progress.is_finite)
         return _Progress(
@@ -270,11 +270,11 @@ class TrainSteps:
             is_open=progress.is_finite & ~progress.is_stopped,
             num_steps=progress.num_steps + tf.cast(progress.is_finite, tf.int32),
             num_applied=progress.num_applied + tf.cast(is_good, tf.int32),
-            sums=progress.sums + tf.where(is_good, found["numbers"], 0.0),
-            last=tf.where(progress.is_finite, found["numbers"], progress.last),
+            sums=progress.sums + tf.where(is_good, results["numbers"], 0.0),
+            last=tf.where(progress.is_finite, results["numbers"], progress.last),
             input_seconds=progress.input_seconds,
             is_finite=is_finite,
-            is_stopped=found["wants_stop"] > 0,
+            is_stopped=results["wants_stop"] > 0,
         )
 
     def _pass_over(self, iterator: Any) -> None:
@@ -295,18 +295,18 @@ class TrainSteps:
         whole = num_replicas == 1 and self.num_parts == 1
         num_matches = None if whole else sum_over_replicas(self.detector.count_matches(batch))
         seeds = self._seeds_of_replica()
-        found = self._whole_backward(batch, num_matches, seeds)
-        floats = {i for i, value in found.state.items() if value.dtype.is_floating}  # the others are seeds
+        result = self._whole_backward(batch, num_matches, seeds)
+        floats = {i for i, value in result.state.items() if value.dtype.is_floating}  # the others are seeds
         num_dropped = tf.cast(tf.reduce_sum(batch["num_dropped"]), tf.float32)
         losses, counts, gradients, statistics = sum_over_replicas(
             [
-                found.losses,
+                result.losses,
                 tf.stack([num_dropped, wants_stop]),
-                found.gradients,
-                [found.state[i] / num_replicas for i in sorted(floats)],
+                result.gradients,
+                [result.state[i] / num_replicas for i in sorted(floats)],
             ]
         )
-        state = {**found.state, **dict(zip(sorted(floats), statistics, strict=True))}
+        state = {**result.state, **dict(zip(sorted(floats), statistics, strict=True))}
         stored = self.detector.network.non_trainable_variables
         state |= {i: tf.stack([stored[i].value[0], state[i][1]]) for i in seeds}
         if self.loss_scale is not None:
@@ -316,7 +316,7 @@ class TrainSteps:
         loss, norm = tf.reduce_sum(losses), tf.norm(norms)
         rate = self.optimizer.learning_rate * self.rate_factor
         # Include the statistics: very large activations can make them infinite while loss and gradients are finite.
-        forward = tf.add_n([loss, rate, *(tf.reduce_sum(tf.cast(each, tf.float32)) for each in statistics)])
+        forward = tf.add_n([loss, rate, *(tf.reduce_sum(tf.cast(statistic, tf.float32)) for statistic in statistics)])
         is_good = was_finite & tf.math.is_finite(forward) & tf.math.is_finite(norm)
         is_finite = is_good
         if self.loss_scale is not None:  # the forward pass does not depend on the loss scale
@@ -363,10 +363,10 @@ class TrainSteps:
             return
         averages = [] if self.averaged_weights is None else self.averaged_weights.averages
         counted = {id(self.optimizer.iterations)}
-        slots = [each.value for each in self.optimizer.variables if id(each) not in counted]
+        slots = [slot.value for slot in self.optimizer.variables if id(slot) not in counted]
         changed = [variable.value for variable in self.trained.variables] + slots + averages
         changed += [self.detector.network.non_trainable_variables[index].value for index in state]
-        handles = [(each.handle, each.dtype) for each in changed]
+        handles = [(variable.handle, variable.dtype) for variable in changed]
         before = [tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype) for handle, dtype in handles]
         apply()
         for (handle, dtype), value in zip(handles, before, strict=True):
@@ -416,17 +416,18 @@ class TrainSteps:
 
         def add(i: tf.Tensor, sums: _Backward) -> tuple[tf.Tensor, _Backward]:
             part = {name: value[i] for name, value in parts.items()}
-            found = self._backward(part, num_matches, sums.state)
+            of_part = self._backward(part, num_matches, sums.state)
             # The shape is known. The operation keeps Grappler from merging this sum with sums in the backward pass: its
             # scheduling would put a temporary variable into both loops, which fails with "AlreadyExistsError".
             gradients = [
                 one + tf.ensure_shape(other, one.shape)
-                for one, other in zip(sums.gradients, found.gradients, strict=True)
+                for one, other in zip(sums.gradients, of_part.gradients, strict=True)
             ]
-            return i + 1, _Backward(sums.losses + found.losses, gradients, found.state)
+            return i + 1, _Backward(sums.losses + of_part.losses, gradients, of_part.state)
 
         none = [tf.zeros(variable.shape) for variable in self.trained.variables]
-        state = dict(enumerate(tf.convert_to_tensor(each) for each in self.detector.network.non_trainable_variables))
+        fixed = self.detector.network.non_trainable_variables
+        state = dict(enumerate(tf.convert_to_tensor(variable) for variable in fixed))
         start = (tf.constant(0), _Backward(tf.zeros([len(self.loss_names)]), none, {**state, **seeds}))
         _, sums = tf.while_loop(lambda i, _: i < self.num_parts, add, start, parallel_iterations=1)
         return sums

@@ -41,7 +41,7 @@ def measure_step_seconds(config: TrainEvalConfig, class_names: Sequence[str], im
     with generated_batches(config, label_map, image_hw) as batches:
         steps.run(batches, STEPS_PER_CALL)  # compiles
         seconds = seconds_per_step(steps, batches, NUM_CALLS, STEPS_PER_CALL)
-    _LOGGER.info("A training step takes %s s.", ", ".join(f"{each:.2f}" for each in sorted(seconds)))
+    _LOGGER.info("A training step takes %s s.", ", ".join(f"{value:.2f}" for value in sorted(seconds)))
     return statistics.median(seconds)
 
 

@@ -139,16 +139,16 @@ def _make_entry(address: ArchiveAddress, entry: Path, by_hand: Path) -> None:
 
 def _find_checkpoint(folder: Path) -> str:
     """Return the only checkpoint in a folder, or the newest one that TensorFlow's list names."""
-    found = sorted(str(path).removesuffix(".index") for path in folder.rglob("*.index"))
-    if len(found) == 1:
-        return found[0]
-    if not found:
+    paths = sorted(str(path).removesuffix(".index") for path in folder.rglob("*.index"))
+    if len(paths) == 1:
+        return paths[0]
+    if not paths:
         raise _BadArchiveError("it contains no checkpoint, which has a file NAME.index")
-    newest = {path for parent in {os.path.dirname(each) for each in found} if (path := newest_checkpoint(parent))}
+    newest = {path for parent in set(map(os.path.dirname, paths)) if (path := newest_checkpoint(parent))}
     if len(newest) == 1:
         return newest.pop()
-    names = ", ".join(os.path.relpath(each, folder) for each in found[:_MAX_LISTED])
-    raise _BadArchiveError(f"it contains {len(found)} checkpoints ({names}); unpack it and give the path of one")
+    names = ", ".join(os.path.relpath(path, folder) for path in paths[:_MAX_LISTED])
+    raise _BadArchiveError(f"it contains {len(paths)} checkpoints ({names}); unpack it and give the path of one")
 
 
 def _check_hash(archive: Path, expected: str) -> None:

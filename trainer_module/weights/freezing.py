@@ -46,9 +46,9 @@ class TrainedVariables:
     def sentence(self) -> str:
         """Return the counts per part for the log."""
         texts = [
-            f"{each.part} {each.num_trained} of {each.num_variables} variables "
-            f"({each.num_trained_parameters} of {each.num_parameters} parameters)"
-            for each in self.parts
+            f"{part.part} {part.num_trained} of {part.num_variables} variables "
+            f"({part.num_trained_parameters} of {part.num_parameters} parameters)"
+            for part in self.parts
         ]
         return f"Trained: {', '.join(texts)}."
 

@@ -89,12 +89,12 @@ def _check_size(what: str, num_bytes: int) -> None:
 
 def _find_datasets(root: h5py.File) -> dict[str, h5py.Dataset]:
     """Return the datasets to read by "layer/variable"; all are checked before any is read."""
-    found = dict(_datasets(root))
-    for dataset in found.values():
+    datasets = dict(_datasets(root))
+    for dataset in datasets.values():
         if dataset.external or dataset.is_virtual:
             raise ValueError(f"{dataset.name} stores its values in another file")
-    _check_size("the content", sum(_num_bytes(dataset) for dataset in found.values()))
-    return found
+    _check_size("the content", sum(_num_bytes(dataset) for dataset in datasets.values()))
+    return datasets
 
 
 def _num_bytes(dataset: h5py.Dataset) -> int:

@@ -46,8 +46,8 @@ def find_best_weights(run_dir: str) -> str:
     """Return the best existing weights of a run without suffix, according to `best.json`; empty if there are none."""
     best_dir = os.path.join(run_dir, BEST_DIR)
     stems = {name.removesuffix(".index") for name in tf.io.gfile.glob(f"{best_dir}/ckpt-*.index")}
-    found = (os.path.join(best_dir, name) for name in _names_of_best(os.path.join(best_dir, BEST_FILE)))
-    return next((stem for stem in found if stem in stems), "")
+    best = (os.path.join(best_dir, name) for name in _names_of_best(os.path.join(best_dir, BEST_FILE)))
+    return next((stem for stem in best if stem in stems), "")
 
 
 def _names_of_best(path: str) -> list[str]:

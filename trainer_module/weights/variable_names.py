@@ -71,17 +71,17 @@ def find_matches(
     matches: set[str] = set()
     for pattern in patterns:
         compiled = re.compile(pattern)
-        found = {path for path in paths if compiled.search(path)}
+        matching = {path for path in paths if compiled.search(path)}
         for names in other_names:
-            if not found:
-                found = {path for path in paths if any(compiled.search(name) for name in names.get(path, ()))}
-                _log_other_names(setting, pattern, found, names)
-        if not found:
+            if not matching:
+                matching = {path for path in paths if any(compiled.search(name) for name in names.get(path, ()))}
+                _log_other_names(setting, pattern, matching, names)
+        if not matching:
             raise InputError(
                 f"{setting}: got {pattern!r}, which matches no {kind}; allowed: a regular expression on "
                 f"names such as {', '.join(_near(pattern, paths))}{_translation(pattern)}."
             )
-        matches |= found
+        matches |= matching
     return matches
 
 

@@ -56,12 +56,12 @@ def photos(tmp_path):
 
 @pytest.fixture(scope="module")
 def detector(model_dir):
-    return predict_module.load_detector(model_dir)
+    return predict_module.load_exported_detector(model_dir)
 
 
 @pytest.fixture
 def predict(model_dir, detector, monkeypatch):
-    monkeypatch.setattr(predict_module, "load_detector", {Path(model_dir): detector}.__getitem__)
+    monkeypatch.setattr(predict_module, "load_exported_detector", {Path(model_dir): detector}.__getitem__)
 
     def run(*arguments):
         return CliRunner().invoke(cli, ["predict", "--model", str(model_dir), *map(str, arguments)])

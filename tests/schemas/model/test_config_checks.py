@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from detloom.schemas.model.config import Train, TrainEvalConfig
+from detloom.schemas.model.config import Train
 from detloom.schemas.model.config_checks import (
     placeholder_sentence,
     rates_by_path,
@@ -57,10 +57,6 @@ def scaled_rates(config):
     return rates_by_path(with_rates_for_batch_size(config).optimizer.learning_rate)
 
 
-def test_no_warning_for_the_batch_size_of_the_rate():
-    assert warnings_of(train(learning_rate_batch_size=128)) == ()
-
-
 def test_adaptive_optimizers_scale_with_the_square_root():
     # 32 / 128 = 1 / 4, its root 1 / 2: 0.002 / 2 = 0.001
     adam = AdamOptimizer(learning_rate=ConstantLearningRate(learning_rate=0.002))
@@ -95,27 +91,41 @@ def test_scaled_rates_form_a_valid_configuration():
     assert scaled.learning_rate_batch_size == 8
 
 
-def test_warning_if_training_ends_during_warm_up():
-    warnings = warnings_of(train(num_steps=100))
-    assert re.search(r"num_steps is 100: .*warmup_steps 100.* --set train\.optimizer\.\S+warmup_steps=10 ", warnings[0])
+def momentum(rate) -> Train:
+    return train(MomentumOptimizer(learning_rate=rate))
 
 
-def test_warning_if_training_ends_during_burn_in():
-    rate = ExponentialDecayLearningRate(burnin_steps=2000)
-    assert "burnin_steps 2000" in warnings_of(train(MomentumOptimizer(learning_rate=rate)))[0]
+MANUAL = ManualStepLearningRate(schedule=(LearningRateStep(step=2000),))
 
 
-def test_manual_schedule_has_a_warm_up_only_if_enabled():
-    rate = ManualStepLearningRate(schedule=(LearningRateStep(step=2000),))
-    assert warnings_of(train(MomentumOptimizer(learning_rate=rate))) == ()
-    assert "schedule[0].step 2000" in warnings_of(train(MomentumOptimizer(learning_rate=replace(rate, warmup=True))))[0]
+@pytest.mark.parametrize(
+    ("config", "warning"),
+    [
+        (train(num_steps=100), r"num_steps is 100: .*warmup_steps 100.* --set train\.optimizer\.\S+warmup_steps=10 "),
+        (momentum(ExponentialDecayLearningRate(burnin_steps=2000)), "burnin_steps 2000"),
+        (momentum(replace(MANUAL, warmup=True)), r"schedule\[0\]\.step 2000"),
+        (
+            train(num_steps=500),
+            r"total_steps is 1000, .*num_steps is 500: .*--set train\.optimizer\.\S+total_steps=500\.",
+        ),
+        (train(num_steps=2000), "rate of 0 from step 1000"),
+    ],
+)
+def test_a_schedule_that_does_not_fit_the_training_gives_a_warning(config, warning):
+    assert re.search(warning, warnings_of(config)[0])
 
 
-def test_warning_if_schedule_is_longer_than_training():
-    (warning,) = warnings_of(train(num_steps=500))
-    assert re.search(
-        r"total_steps is 1000, .*num_steps is 500: .*--set train\.optimizer\.\S+total_steps=500\.", warning
-    )
+@pytest.mark.parametrize(
+    "config",
+    [
+        train(learning_rate_batch_size=128),
+        momentum(MANUAL),
+        momentum(EfficientDetStepwiseLearningRate(first_drop_step=2000, second_drop_step=2500)),
+    ],
+    ids=["the batch size of the rate", "manual schedule without a warm-up", "schedule without total_steps"],
+)
+def test_no_warning(config):
+    assert warnings_of(config) == ()
 
 
 @pytest.mark.parametrize("hold", [0, 300])
@@ -129,15 +139,6 @@ def test_settings_for_a_shorter_schedule_are_accepted_together(num_steps, hold):
     assert rate.warmup_steps + rate.hold_base_rate_steps <= num_steps
 
 
-def test_warning_if_schedule_is_shorter_than_training():
-    assert "rate of 0 from step 1000" in warnings_of(train(num_steps=2000))[0]
-
-
-def test_schedule_without_total_steps_gives_no_warning():
-    rate = EfficientDetStepwiseLearningRate(first_drop_step=2000, second_drop_step=2500)
-    assert warnings_of(train(MomentumOptimizer(learning_rate=rate))) == ()
-
-
 def test_placeholder_checkpoint_gives_a_warning():
     (warning,) = warnings_of(train(fine_tune_checkpoint="PATH_TO_BE_CONFIGURED/ckpt-0"))
     assert "train.fine_tune_checkpoint is PATH_TO_BE_CONFIGURED/ckpt-0" in warning
@@ -147,9 +148,3 @@ def test_suggested_setting_for_the_placeholder_can_be_parsed():
     setting = parse_set('train.fine_tune_checkpoint=""')
     assert setting.data == {"train": {"fine_tune_checkpoint": ""}}
     assert "--set 'train.fine_tune_checkpoint=\"\"'" in placeholder_sentence("x")
-
-
-def test_placeholder_in_data_paths_gives_no_warning():
-    config: TrainEvalConfig = find_preset("efficientdet_d0").config
-    reader = replace(config.train_input, input_path=("PATH_TO_BE_CONFIGURED/train.tfrecord",))
-    assert warnings_before_run(replace(config, train_input=reader)) == ()

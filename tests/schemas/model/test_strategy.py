@@ -28,7 +28,7 @@ def test_invalid_environment_variable_is_named():
         ({"kind": "auto", "devices": ("GPU:0",)}, r"devices: got .*nothing with kind 'auto'"),
         ({"kind": "mirrored", "communication": "nccl"}, r"communication: got 'nccl', allowed: nothing with kind"),
         ({"kind": "multi_worker", "zone": "europe-west4-a"}, r"zone: got"),
-        ({"kind": "mirrored", "devices": ("GPU:0", "GPU:0")}, r"devices: .*each once"),
+        ({"kind": "mirrored", "devices": ("GPU:0", "GPU:0")}, r"devices: .*different names"),
     ],
 )
 def test_setting_of_another_kind_is_rejected(settings, message):

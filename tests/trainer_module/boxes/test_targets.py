@@ -2,14 +2,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from detloom.schemas.odapi.pipeline_config import read_pipeline_config
-from detloom.trainer_module.boxes.anchors import build_anchors, feature_hws
 from detloom.trainer_module.boxes.targets import assign_targets
 from detloom.trainer_module.detectors.one_stage.losses import target_settings
 
 ANCHORS = tf.constant([[0.0, 0.0, 0.5, 0.5], [0.5, 0.5, 1.0, 1.0]])
 FIRST_ANCHOR = ANCHORS[tf.newaxis, :1]  # as a ground-truth box
-MODELS = {"ssd_mobilenet_v2_fpnlite_320x320": (320, 320), "ssd_efficientdet_d0_512x512": (512, 512)}
 
 
 @pytest.mark.parametrize(
@@ -39,15 +36,6 @@ def test_an_ignored_anchor_has_weight_zero(zoo_config, changed):
     np.testing.assert_array_equal(targets.offsets_BA4, np.zeros([1, 2, 4]))
 
 
-def test_an_image_without_boxes_has_only_background(zoo_config):
-    targets = assign_targets(
-        target_settings(zoo_config.model), ANCHORS, tf.zeros([2, 3, 4]), -tf.ones([2, 3], tf.int32)
-    )
-    np.testing.assert_array_equal(targets.match_BA, [[-1, -1], [-1, -1]])
-    np.testing.assert_array_equal(targets.class_weight_BA, np.ones([2, 2]))
-    np.testing.assert_array_equal(targets.box_weight_BA, np.zeros([2, 2]))
-
-
 @pytest.mark.parametrize("num_rows", [0, None])
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_ground_truth_without_rows_gives_background_under_xla(zoo_config, num_rows, jit_compile):
@@ -71,25 +59,3 @@ def test_a_box_of_weight_zero_takes_anchors_but_is_not_forced_on_one(zoo_config,
     targets = assign_targets(target_settings(config), ANCHORS, boxes, tf.constant([[0, 0]]), tf.zeros([1, 2]))
     np.testing.assert_array_equal(targets.match_BA, [[0, -1]])  # as the reference
     np.testing.assert_array_equal(targets.class_weight_BA, [[0.0, 1.0]])
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_targets_equal_the_reference(reference_dir, name):
-    folder = reference_dir / name
-    model = read_pipeline_config(folder / "pipeline.config").model
-    truth, stored = np.load(folder / "groundtruth.npz"), np.load(folder / "targets.npz")
-    boxes, weights = np.zeros([2, 100, 4], np.float32), np.zeros([2, 100], np.float32)
-    classes = np.full([2, 100], -1, np.int32)
-    for i in range(2):
-        count = len(truth[f"boxes{i}"])
-        boxes[i, :count], classes[i, :count] = truth[f"boxes{i}"], truth[f"classes{i}"]
-        weights[i, :count] = truth[f"weights{i}"]
-    hws = feature_hws(model.feature_extractor, MODELS[name])
-    anchors = tf.constant(build_anchors(model.anchor_generator, MODELS[name], hws))
-    arrays = [tf.constant(array) for array in (boxes, classes, weights)]
-    targets = tf.function(assign_targets)(target_settings(model), anchors, *arrays)
-    np.testing.assert_array_equal(targets.match_BA, stored["match"])
-    np.testing.assert_array_equal(tf.one_hot(targets.channel_BA, stored["cls_targets"].shape[2]), stored["cls_targets"])
-    np.testing.assert_array_equal(targets.box_weight_BA, stored["reg_weights"])
-    np.testing.assert_array_equal(targets.class_weight_BA, stored["cls_weights"][..., 0])
-    np.testing.assert_allclose(targets.offsets_BA4, stored["reg_targets"], atol=1e-5)

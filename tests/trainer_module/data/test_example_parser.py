@@ -12,19 +12,14 @@ from detloom.trainer_module.data.example_parser import class_index_table, parse_
 LABEL_MAP = LabelMap(((1, "a"), (7, "b")))
 
 
-def test_missing_area_is_the_area_of_the_box(make_example):
-    sample = parse_example(
-        tf.constant(make_example([(0.0, 0.0, 0.5, 0.25)], image_hw=(64, 80))), class_index_table((1,))
-    )
-    np.testing.assert_allclose(sample["area_px"], [32 * 20])
-
-
 def test_an_example_with_only_boxes_and_classes_is_enough(make_example):
-    example = tf.train.Example.FromString(make_example([(0.0, 0.0, 0.5, 0.25)]))
+    example = tf.train.Example.FromString(make_example([(0.0, 0.0, 0.5, 0.25)], image_hw=(64, 80)))
     for key in (keys.IS_CROWD, keys.IMAGE_HEIGHT, keys.IMAGE_WIDTH, keys.IMAGE_SOURCE_ID):
         del example.features.feature[key]
     sample = parse_example(tf.constant(example.SerializeToString()), class_index_table((1,)))
     np.testing.assert_array_equal(sample["is_crowd"], [False])
+    np.testing.assert_allclose(sample["area_px"], [32 * 20])
+    np.testing.assert_array_equal(sample["box_weights"], [1.0])
 
 
 def test_a_class_outside_the_label_map_is_refused_with_its_record(make_example):
@@ -54,12 +49,9 @@ def with_features(example, floats=None, ints=None, texts=None):
 TWO_BOXES = [(0.0, 0.0, 0.5, 0.5), (0.5, 0.5, 1.0, 1.0)]
 
 
-def test_boxes_have_the_stored_weight_or_1(make_example):
-    example = make_example(TWO_BOXES)
-    weighted = with_features(example, floats={keys.WEIGHT: [0.5, 2.0]})
+def test_boxes_have_the_stored_weight(make_example):
+    weighted = with_features(make_example(TWO_BOXES), floats={keys.WEIGHT: [0.5, 2.0]})
     np.testing.assert_array_equal(parse_example(weighted, class_index_table((1,)))["box_weights"], [0.5, 2.0])
-    plain = parse_example(tf.constant(example), class_index_table((1,)))
-    np.testing.assert_array_equal(plain["box_weights"], [1.0, 1.0])
 
 
 def test_masks_are_read_on_request_and_a_box_without_one_has_none(make_example):

@@ -88,11 +88,6 @@ def test_with_fewer_files_than_pipelines_each_reads_some_records_and_a_warning_i
     assert "4 workers read 3 training files" in caplog.text
 
 
-def test_only_every_nth_record_is_read_counted_over_all_files(files):
-    """The first, fourth and seventh of a0 a1 a2 b0 b1 c0 c1 c2 c3 are read."""
-    assert read(InputReader(shuffle=False, sample_1_of_n_examples=3), files, 6) == ["a0", "b0", "c1", "a0", "b0", "c1"]
-
-
 def test_the_shuffle_buffer_holds_no_more_bytes_than_allowed(tmp_path, write_records, caplog):
     """10 records of 100 bytes: 250 bytes hold two, so the first of an epoch is one of its first two."""
     path = str(write_records(tmp_path / "data", [f"{i:0100}".encode() for i in range(10)]))

@@ -83,6 +83,7 @@ def test_it_learns_to_detect_the_object(detector, batch):
     np.testing.assert_allclose(found[names.BOXES][0, 0], [10 / 96, 10 / 96, 38 / 96, 38 / 96], atol=0.06)
 
 
+@pytest.mark.slow
 def test_its_training_step_compiles_under_xla(detector, batch):
     eager, _ = gradients(detector, batch)
     compiled, _ = tf.function(lambda: gradients(detector, batch), jit_compile=True)()

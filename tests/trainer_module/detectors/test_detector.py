@@ -16,8 +16,7 @@ def test_a_number_of_classes_other_than_the_label_maps_is_refused(tiny_config, c
         build_detector(changed(tiny_config.model, {"num_classes": 90}), LABEL_MAP)
 
 
-@pytest.mark.parametrize("num_classes", [None, 2])
-@pytest.mark.parametrize("add_background_class", [False, True])
+@pytest.mark.parametrize(("num_classes", "add_background_class"), [(None, False), (2, True)])
 def test_a_detector_has_losses_and_detections(tiny_config, changed, num_classes, add_background_class):
     settings = {"num_classes": num_classes, "add_background_class": add_background_class}
     detector = build_detector(changed(tiny_config.model, settings), LABEL_MAP)

@@ -94,10 +94,7 @@ def test_an_unreadable_record_has_an_error_and_the_others_are_drawn(config, make
     assert len(drawn[1].versions) == 1
 
 
-def test_an_image_without_a_box_has_versions_too(config, make_example):
+def test_images_without_a_box_and_no_images(config, make_example):
     (drawn,) = draw_records(config, LABEL_MAP, [make_example([])], 2)
     assert (drawn.num_boxes, len(drawn.versions)) == (0, 2)
-
-
-def test_no_records_draw_nothing(config):
     assert draw_records(config, LABEL_MAP, [], 2) == []

@@ -38,12 +38,7 @@ def test_the_image_is_not_modified():
     assert (image == 127).all()
 
 
-def test_no_box_changes_nothing():
-    image = grey(50, 50)
-    assert not changed_pixels(image, draw_detections(image, np.zeros((0, 4)), [], [])).any()
-
-
-@pytest.mark.parametrize("image_hw", [(1, 1), (8, 8), (20, 300), (300, 20), (64, 64), (480, 640), (2000, 3000)])
+@pytest.mark.parametrize("image_hw", [(1, 1), (20, 300), (300, 20), (480, 640)])
 @pytest.mark.parametrize(
     "box", [[0, 0, 1, 1], [0.99, 0.99, 1, 1], [0, 0.95, 0.02, 1], [-3, -2, 5, 9], [0.5, 0.5, 0.5, 0.5]]
 )
@@ -81,29 +76,30 @@ def test_an_inverted_or_infinite_box_is_not_drawn(box):
     assert not changed_pixels(image, draw_detections(image, np.array([box]), [1], ["cat"], [0.5])).any()
 
 
-def test_fourteen_classes_have_fourteen_colors():
-    assert len({color_of_class(class_id) for class_id in range(1, 15)}) == 14
-
-
-@pytest.mark.parametrize("mode", ["L", "RGBA", "P", "CMYK"])
-def test_other_color_modes_become_rgb(mode):
+def test_a_cmyk_image_becomes_rgb():
     file = io.BytesIO()
-    Image.fromarray(grey(4, 6)).convert(mode).save(file, "JPEG" if mode == "CMYK" else "PNG")
+    Image.fromarray(grey(4, 6)).convert("CMYK").save(file, "JPEG")
     decoded = decode_image_rgb(file.getvalue(), "a")
     assert (decoded.shape, decoded.dtype) == ((4, 6, 3), np.uint8)
 
 
-@pytest.mark.parametrize("content", [b"", b"not an image", b"GIF89a\x01\x00\x01\x00"])
-def test_other_files_are_refused_by_name(content):
-    with pytest.raises(InputError, match=r"x\.jpg: not a JPEG or PNG image"):
-        decode_image_rgb(content, "x.jpg")
-
-
-def test_a_truncated_image_is_refused_by_name():
+def encoded_noise():
     file = io.BytesIO()
     Image.fromarray(np.random.default_rng(0).integers(0, 255, (64, 64, 3), np.uint8)).save(file, "JPEG")
-    with pytest.raises(InputError, match=r"x\.jpg: the image is broken"):
-        decode_image_rgb(file.getvalue()[:600], "x.jpg")
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", r"x\.jpg: not a JPEG or PNG image"),
+        (b"GIF89a\x01\x00\x01\x00", r"x\.jpg: not a JPEG or PNG image"),
+        (encoded_noise()[:600], r"x\.jpg: the image is broken"),
+    ],
+)
+def test_other_files_are_refused_by_name(content, message):
+    with pytest.raises(InputError, match=message):
+        decode_image_rgb(content, "x.jpg")
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "I;16"])

@@ -15,7 +15,7 @@ from detloom.trainer_module.export.predict import (
     LoadedSignature,
     check_signature,
     has_pixel_boxes,
-    load_detector,
+    load_exported_detector,
     read_keypoints,
 )
 
@@ -33,7 +33,7 @@ def model_dir(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def detector(model_dir):
-    return load_detector(model_dir)
+    return load_exported_detector(model_dir)
 
 
 def encode(image_rgb, kind="PNG"):
@@ -56,11 +56,8 @@ def test_objects_are_found_with_names_and_relative_boxes(detector):
     # Rows 10 to 20 of 40 and columns 40 to 60 of 80; rows 30 to 40 and columns 0 to 20.
     np.testing.assert_allclose(found.boxes_yxyx_rel, [[0.25, 0.5, 0.5, 0.75], [0.75, 0, 1, 0.25]])
     np.testing.assert_allclose(found.scores, [0.9, 0.8])
-
-
-def test_detections_below_the_score_are_left_out(detector):
-    found = detector.predict_bytes(encode(image_with_red_and_green())).above(0.85)
-    assert (found.class_names, len(found.boxes_yxyx_rel), len(found.scores)) == (("red",), 1, 1)
+    above = found.above(0.85)
+    assert (above.class_names, len(above.boxes_yxyx_rel), len(above.scores)) == (("red",), 1, 1)
 
 
 def test_a_line_names_class_score_and_pixels(detector):
@@ -78,27 +75,19 @@ def test_the_drawn_image_has_the_size_of_the_image_and_its_boxes(detector):
     assert not (np.asarray(found.above(0.95).draw()) != found.image_rgb).any()
 
 
-def test_an_empty_image_has_no_rows(detector):
-    found = detector.predict_bytes(encode(np.zeros((9, 9, 3), np.uint8)))
-    assert (found.boxes_yxyx_rel.shape, found.class_names) == ((0, 4), ())
-
-
 def test_images_of_different_sizes_are_predicted_in_order(detector):
     images = [encode(np.zeros((9, 21, 3), np.uint8), "JPEG"), encode(image_with_red_and_green())]
     assert [len(found.scores) for found in detector.predict_batch(images, ["b.jpg", "a.png"])] == [0, 2]
 
 
-def test_a_broken_image_is_refused_by_name(detector):
-    with pytest.raises(InputError, match=r"half\.png"):
-        detector.predict_bytes(encode(image_with_red_and_green())[:60], "half.png")
-
-
-def test_a_broken_image_in_a_batch_does_not_affect_the_others(detector):
+def test_a_broken_image_is_refused_by_name_and_does_not_affect_the_others(detector):
     images = [encode(image_with_red_and_green())[:60], encode(image_with_red_and_green())]
     error, found = detector.predict_batch(images, ["half.png", "whole.png"])
     assert isinstance(error, InputError)
     assert "half.png" in str(error)
     assert found.class_names == ("red", "green")
+    with pytest.raises(InputError, match=r"half\.png"):
+        detector.predict_bytes(images[0], "half.png")
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", "[" * 100_000])
@@ -115,22 +104,19 @@ def test_the_highest_complete_version_is_taken(model_dir, tmp_path):
         shutil.copytree(model_dir, tmp_path / version)
     (tmp_path / "11").mkdir()
     (tmp_path / ".push-12").mkdir()
-    assert load_detector(tmp_path).model_dir == str(tmp_path / "10")
+    assert load_exported_detector(tmp_path).model_dir == str(tmp_path / "10")
 
 
 def test_a_model_artifact_is_taken(model_dir, tmp_path):
     shutil.copytree(model_dir, tmp_path / "Format-Serving")
-    assert load_detector(tmp_path).model_dir == str(tmp_path / "Format-Serving")
-
-
-def test_a_missing_folder_is_refused(tmp_path):
-    with pytest.raises(InputError, match="nowhere: "):
-        load_detector(tmp_path / "nowhere")
+    assert load_exported_detector(tmp_path).model_dir == str(tmp_path / "Format-Serving")
 
 
 def test_a_folder_without_model_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"neither saved_model\.pb"):
-        load_detector(tmp_path)
+        load_exported_detector(tmp_path)
+    with pytest.raises(InputError, match="nowhere: "):
+        load_exported_detector(tmp_path / "nowhere")
 
 
 @pytest.mark.reliability("torn file", "serve")
@@ -138,7 +124,7 @@ def test_a_file_that_is_not_a_saved_model_is_refused(model_dir, tmp_path):
     shutil.copytree(model_dir, tmp_path / "model")
     (tmp_path / "model" / "saved_model.pb").write_bytes(b"\xff\xff\xff")
     with pytest.raises(InputError, match=r"saved_model\.pb: not a SavedModel"):
-        load_detector(tmp_path / "model")
+        load_exported_detector(tmp_path / "model")
 
 
 @pytest.mark.reliability("torn file", "serve")
@@ -146,14 +132,14 @@ def test_a_model_without_its_weights_is_refused(model_dir, tmp_path):
     shutil.copytree(model_dir, tmp_path / "model")
     shutil.rmtree(tmp_path / "model" / "variables")
     with pytest.raises(InputError, match="model: the SavedModel cannot be loaded"):
-        load_detector(tmp_path / "model")
+        load_exported_detector(tmp_path / "model")
 
 
 def test_a_model_without_label_map_is_refused(model_dir, tmp_path):
     shutil.copytree(model_dir, tmp_path / "model")
     (tmp_path / "model" / "assets" / "label_map.pbtxt").unlink()
     with pytest.raises(InputError, match="label map cannot be read"):
-        load_detector(tmp_path / "model")
+        load_exported_detector(tmp_path / "model")
 
 
 def test_a_model_without_the_signature_is_refused(tmp_path):
@@ -176,7 +162,7 @@ def test_masks_and_keypoints_follow_their_boxes(shapes_dir):
 
     Row y of the image is at y / 39, so the rows from 0.25 to 0.5 are 10 to 19; columns at x / 79, so 40 to 59.
     """
-    found = load_detector(shapes_dir).predict_bytes(encode(image_with_red_and_green())).above(0.85)
+    found = load_exported_detector(shapes_dir).predict_bytes(encode(image_with_red_and_green())).above(0.85)
     detections = found.found(image_id=3)
     assert detections.image_id == 3
     mask = np.zeros((40, 80))
@@ -188,7 +174,7 @@ def test_masks_and_keypoints_follow_their_boxes(shapes_dir):
 
 def test_masks_are_drawn_and_keypoints_with_a_low_score_are_not(shapes_dir):
     """Keypoints of green objects have a score of 0: their dots, which reach outside of the box, are missing."""
-    found = load_detector(shapes_dir).predict_bytes(encode(image_with_red_and_green()))
+    found = load_exported_detector(shapes_dir).predict_bytes(encode(image_with_red_and_green()))
     image = np.asarray(found.draw())
     assert tuple(image[15, 50]) != (255, 0, 0)
     plain = replace(found, rows={name: found.rows[name] for name in OUTPUT_NAMES if name in found.rows})

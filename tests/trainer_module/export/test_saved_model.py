@@ -1,8 +1,6 @@
 import json
-import os
 import shutil
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -21,8 +19,7 @@ from detloom.schemas.model.network import KeepAspectRatioResizer
 from detloom.schemas.reading.typed_dict import from_json, to_canonical_json
 from detloom.trainer_module import run_fn
 from detloom.trainer_module.detectors.detector import Keypoints
-from detloom.trainer_module.detectors.families import build_detector, family_of
-from detloom.trainer_module.detectors.preprocess import decode_image
+from detloom.trainer_module.detectors.families import build_detector
 from detloom.trainer_module.export import saved_model as export
 from detloom.trainer_module.export.fixed_size_model import check_fixed_size
 from detloom.trainer_module.export.predict import LoadedSignature
@@ -101,18 +98,14 @@ def test_boxes_of_a_padded_model_are_in_pixels_of_the_image_in_every_signature(t
             np.testing.assert_allclose(rows[names.BOXES].max(axis=0), [0, 0, 1, 1], atol=1e-6)
 
 
-def test_label_map_and_configuration_are_in_the_assets(model_dir, tiny_config):
+def test_label_map_configuration_and_contract_are_in_the_assets(model_dir, tiny_config):
     assets = model_dir / "assets"
     assert read_label_map(assets / names.ASSET_LABEL_MAP) == LABEL_MAP
     assert from_json(TrainEvalConfig, (assets / names.ASSET_CONFIG).read_text()) == tiny_config
-
-
-def test_the_contract_describes_inputs_and_outputs(model_dir):
-    contract = json.loads((model_dir / "assets" / names.ASSET_CONTRACT).read_text())
+    contract = json.loads((assets / names.ASSET_CONTRACT).read_text())
     assert contract["signatures"]["serving_encoded"]["input"]["name"] == "image_bytes"
     assert contract["outputs"][names.BOXES]["shape"] == ["B", 10, 4]
-    assert contract["box_units"] == "relative"
-    assert contract["network_input"]["height"] == 64
+    assert (contract["box_units"], contract["network_input"]["height"]) == ("relative", 64)
     assert contract["versions"]["tensorflow"] == tf.__version__
 
 
@@ -126,28 +119,6 @@ def test_tensorflow_serving_finds_a_warm_up_request_for_each_signature(model_dir
         assert loaded.signatures[signature](**inputs)[names.NUM_DETECTIONS].shape == (2,)
         asked.append(signature)
     assert asked == list(names.SIGNATURE_INPUTS)
-
-
-def test_every_signature_equals_the_model_in_memory_on_photographs(model_dir, detector):
-    shared = Path(os.environ.get("DETLOOM_SHARED", Path(__file__).parents[4] / "shared"))
-    photographs = sorted((shared / "data/bccd/JPEGImages").glob("*.jpg"))[:6]
-    if not photographs:
-        pytest.skip("no BCCD: set DETLOOM_SHARED to the folder that holds data/bccd")
-    encoded = [path.read_bytes() for path in photographs]
-    loaded = tf.saved_model.load(str(model_dir))
-    for image_bytes in encoded:
-        image = decode_image(tf.constant(image_bytes))
-        prepared, true_hw = family_of(detector.config).preprocessing.prepare(image)
-        expected = detector.detect(prepared[tf.newaxis], true_hw[tf.newaxis])
-        inputs = {
-            names.SIGNATURE_IMAGES: image[tf.newaxis],
-            names.SIGNATURE_ENCODED: tf.constant([image_bytes]),
-            names.SIGNATURE_EXAMPLES: tf.constant([export._make_example(image_bytes)]),
-        }
-        for signature, value in inputs.items():
-            outputs = loaded.signatures[signature](**{names.SIGNATURE_INPUTS[signature]: value})
-            for name in names.OUTPUT_NAMES:
-                np.testing.assert_allclose(outputs[name], expected[name], atol=1e-5, err_msg=f"{signature} {name}")
 
 
 @pytest.mark.slow
@@ -301,6 +272,6 @@ def test_the_contract_names_the_keypoints(detector):
 
 def test_a_detector_with_masks_has_no_tflite_and_no_onnx_form(detector):
     family = SimpleNamespace(ground_truth_columns=("masks_GHW",))
-    with pytest.raises(InputError, match=r"files have no masks; export neither"):
+    with pytest.raises(InputError, match=r"a detector with masks cannot be exported"):
         check_fixed_size(family)
     check_fixed_size(detector.family)

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.lite.tools import flatbuffer_utils
 
 from detloom.schemas.contracts import detections as names
 from detloom.schemas.contracts.label_map import LabelMap
@@ -100,23 +101,18 @@ def test_a_diverged_model_is_refused_in_8_bits(
     assert [path.name for path in tmp_path.iterdir()] == [Path(shard).name]
 
 
-def test_labels_label_map_configuration_and_contract_are_in_the_file(exported, tiny_config):
+def test_metadata_labels_configuration_and_contract_are_in_the_file(exported):
+    model = flatbuffer_utils.read_model(str(exported[1] / "float32.tflite"))
+    (entry,) = (each for each in model.metadata if each.name == b"TFLITE_METADATA")
+    data = bytes(model.buffers[entry.buffer].data)
+    assert data[4:8] == b"M001"
+    assert b"labelmap.txt" in data
     files = read_packed_files((exported[1] / "float16.tflite").read_bytes())
     assert files["labelmap.txt"].splitlines() == ["???", "???", "cat", "???", "???", "guide dog"]
     contract = json.loads(files[names.ASSET_CONTRACT])
     assert (contract["input"]["height"], contract["input"]["padding_rgb"]) == (64, [127.5] * 3)
     assert set(contract["outputs"]) == set(names.OUTPUT_NAMES)
     assert names.ASSET_CONFIG in files
-
-
-def test_the_file_has_metadata_of_tensorflow_lite(exported):
-    from tensorflow.lite.tools import flatbuffer_utils
-
-    model = flatbuffer_utils.read_model(str(exported[1] / "float32.tflite"))
-    (entry,) = (each for each in model.metadata if each.name == b"TFLITE_METADATA")
-    data = bytes(model.buffers[entry.buffer].data)
-    assert data[4:8] == b"M001"
-    assert b"labelmap.txt" in data
 
 
 def test_raw_outputs_are_suppressed_like_those_of_the_saved_model(
@@ -133,19 +129,6 @@ def test_raw_outputs_are_suppressed_like_those_of_the_saved_model(
     lite = TfliteDetector(str(path))
     for serialized, found in zip(examples, map(columns_of, lite(examples)), strict=True):
         assert share_found_again(detect_in_memory(detector, serialized), found) >= 0.9
-
-
-def test_class_agnostic_suppression_with_few_detections_has_valid_rows(
-    tiny_config, examples, changed, tmp_path, make_spread_detector
-):
-    nms = "model.post_processing.batch_non_max_suppression"
-    config = changed(tiny_config, {f"{nms}.use_class_agnostic_nms": True, f"{nms}.score_threshold": 0.9999})
-    detector = make_spread_detector(config.model, LABEL_MAP)
-    (path,) = export_tflite(detector, config, Export(tflite=("float32",)), [], tmp_path / "lite")
-    for rows in TfliteDetector(str(path))(examples):
-        boxes, scores, class_ids = columns_of(rows)
-        assert len(boxes) == len(scores) == len(class_ids) < 10
-        assert set(class_ids) <= {2, 5}
 
 
 def test_boxes_in_the_padding_are_left_out_like_in_the_saved_model(

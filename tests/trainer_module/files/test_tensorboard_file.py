@@ -41,25 +41,10 @@ def write_scalars(folder, values, *, restart=None):
     file.close()
 
 
-def test_tensorboard_reads_scalars_by_step(tmp_path):
-    write_scalars(tmp_path, [(1, 0.5), (2, 0.25)])
-    assert scalars(tmp_path, "loss") == [(1, 0.5), (2, 0.25)]
-
-
 def test_events_after_the_checkpoint_of_a_killed_run_are_discarded(tmp_path):
     write_scalars(tmp_path, [(1, 1.0), (2, 2.0), (3, 3.0), (4, 4.0)])
     write_scalars(tmp_path, [(3, 30.0)], restart=2)
     assert scalars(tmp_path, "loss") == [(1, 1.0), (2, 2.0), (3, 30.0)]
-
-
-def test_rollback_within_one_file(tmp_path):
-    file = EventFile(tmp_path)
-    for step in (1, 2, 3):
-        file.scalar(step, "loss", float(step))
-    file.restart(1)
-    file.scalar(2, "loss", 20.0)
-    file.close()
-    assert scalars(tmp_path, "loss") == [(1, 1.0), (2, 20.0)]
 
 
 @pytest.mark.reliability("clock jump", "train")

@@ -91,17 +91,13 @@ def test_a_convolution_has_a_bias_if_batch_norm_has_no_offset(settings, use_bias
     assert make_layers(**settings).use_bias is use_bias
 
 
-def test_batch_norm_has_the_configured_settings():
-    layers = make_layers(batch_norm=BatchNorm(decay=0.95, center=False, scale=True, epsilon=0.01))
+@pytest.mark.parametrize("is_frozen", [False, True])
+def test_batch_norm_has_the_configured_settings(is_frozen):
+    norm = BatchNorm(decay=0.95, center=False, scale=True, epsilon=0.01)
+    layers = make_layers(batch_norm=norm, freeze_batchnorm=is_frozen)
     layer = keras.Model(image := keras.Input((4, 4, 2)), layers.normalize(image, "norm")).get_layer("norm")
     assert (layer.momentum, layer.epsilon, layer.center, layer.scale) == (0.95, 0.01, False, True)
-    assert not layer.use_moving_statistics
-
-
-def test_batch_norm_can_keep_its_statistics():
-    layers = make_layers(batch_norm=BatchNorm(), freeze_batchnorm=True)
-    layer = keras.Model(image := keras.Input((4, 4, 2)), layers.normalize(image, "norm")).get_layer("norm")
-    assert layer.use_moving_statistics
+    assert layer.use_moving_statistics is is_frozen
 
 
 def test_without_batch_norm_nothing_is_normalized():

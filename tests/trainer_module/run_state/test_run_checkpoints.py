@@ -40,11 +40,6 @@ def test_newest_checkpoint_is_restored(tmp_path, device):
     assert (other.restore_newest(), float(restored)) == (10, 10.0)
 
 
-def test_nothing_is_restored_without_checkpoints(tmp_path):
-    checkpoints, variable = make(tmp_path / "none")
-    assert (checkpoints.restore_newest(), float(variable)) == (None, -1.0)
-
-
 def test_max_to_keep_newest_checkpoints_are_kept(tmp_path):
     checkpoints, variable = make(tmp_path)
     save(checkpoints, variable, 0, 5, 10, 15)
@@ -79,6 +74,8 @@ def test_corrupt_newest_checkpoint_falls_back_to_the_previous_one(tmp_path, capl
     assert "ckpt-10" in caplog.text
     assert "step 5" in caplog.text
     assert other.steps == [5]
+    names = {path.name for path in (tmp_path / "damaged").iterdir()}  # kept, not deleted
+    assert names == {"ckpt-10.index", "ckpt-10.data-00000-of-00001"}
 
 
 @pytest.mark.reliability("torn file", "train")
@@ -166,15 +163,6 @@ def test_checkpoint_of_the_current_step_is_not_rewritten(tmp_path, is_resumed):
     assert (tmp_path / "ckpt-5.index").stat().st_ino == before
 
 
-def test_corrupt_checkpoint_is_quarantined_not_deleted(tmp_path):
-    checkpoints, variable = make(tmp_path)
-    save(checkpoints, variable, 5, 10)
-    damage(tmp_path / "ckpt-10.data-00000-of-00001")
-    make(tmp_path)[0].restore_newest()
-    names = {path.name for path in (tmp_path / "damaged").iterdir()}
-    assert names == {"ckpt-10.index", "ckpt-10.data-00000-of-00001"}
-
-
 def test_checkpoint_with_other_variables_is_refused(tmp_path):
     save(*make(tmp_path), 5)
     other = RunCheckpoints(tmp_path, {"network": {"head/bias": tf.Variable(0.0)}}, TRAIN)
@@ -196,10 +184,15 @@ def test_optional_variable_keeps_its_value_if_the_checkpoint_lacks_it(tmp_path):
     assert float(second["scale"]) == 4.0
 
 
-def test_worker_other_than_the_chief_leaves_no_files(tmp_path):
+def test_worker_other_than_the_chief_leaves_no_files_and_quarantines_nothing(tmp_path):
     checkpoints, variable = make(tmp_path / "run", is_chief=False)
+    assert checkpoints.restore_newest() is None
     save(checkpoints, variable, 5)
     assert not (tmp_path / "run").exists()
+    save(*make(tmp_path), 5, 10)
+    worker, _ = make(tmp_path, is_chief=False)
+    assert not worker.quarantine_newest()
+    assert worker.steps == [5, 10]
 
 
 def test_newest_checkpoint_can_be_quarantined_if_another_exists(tmp_path):
@@ -209,10 +202,3 @@ def test_newest_checkpoint_can_be_quarantined_if_another_exists(tmp_path):
     assert (checkpoints.restore_newest(), float(variable)) == (5, 5.0)
     assert not checkpoints.quarantine_newest()
     assert checkpoints.steps == [5]
-
-
-def test_only_the_chief_quarantines(tmp_path):
-    save(*make(tmp_path), 5, 10)
-    worker, _ = make(tmp_path, is_chief=False)
-    assert not worker.quarantine_newest()
-    assert worker.steps == [5, 10]

@@ -65,14 +65,6 @@ def test_other_classes_and_other_data_are_refused(folder, tiny_config):
     assert "data.json" in refusal(folder, tiny_config, data=json.dumps({"train": [["data", 1, ""]]}))
 
 
-def test_setting_of_a_later_version_defaults_in_an_older_run(folder, tiny_config, changed):
-    stored = json.loads((folder / CONFIG_FILE).read_text())
-    del stored["train"]["max_to_keep"]
-    (folder / CONFIG_FILE).write_text(json.dumps(stored))
-    assert refusal(folder, tiny_config) == ""
-    assert "train.max_to_keep: got 9, stored 3" in refusal(folder, changed(tiny_config, {"train.max_to_keep": 9}))
-
-
 @pytest.mark.reliability("torn file", "train")
 @pytest.mark.parametrize("content", [b"", b"{}", b"not JSON", b"\xff"])
 def test_invalid_stored_configuration_is_refused(folder, tiny_config, content):
@@ -80,7 +72,6 @@ def test_invalid_stored_configuration_is_refused(folder, tiny_config, content):
     assert re.search(r"config\.json: ", refusal(folder, tiny_config))
 
 
-LABEL_MAP = LabelMap.from_names(["red", "green"])
 KILLED = """
 import os, signal, sys
 from pathlib import Path

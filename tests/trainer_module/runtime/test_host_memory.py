@@ -14,45 +14,35 @@ def write(root: Path, files: dict[str, str]) -> Path:
     return root
 
 
-def test_limit_of_cgroup_version_2_and_of_its_parent(tmp_path):
-    files = {
-        "proc/self/cgroup": "0::/pod/box",
-        "sys/fs/cgroup/pod/memory.max": "4000",
-        "sys/fs/cgroup/pod/box/memory.max": "max",
-    }
-    assert cgroup_limit_bytes(write(tmp_path, files)) == 4000
+V2, V1 = "sys/fs/cgroup", "sys/fs/cgroup/memory"
+NO_LIMIT = "9223372036854771712"
 
 
-def test_limit_of_cgroup_version_1(tmp_path):
-    files = {
-        "proc/self/cgroup": "7:cpu:/\n4:memory:/box",
-        "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712",
-        "sys/fs/cgroup/memory/box/memory.limit_in_bytes": "2000",
-    }
-    assert cgroup_limit_bytes(write(tmp_path, files)) == 2000
+@pytest.mark.parametrize(
+    ("files", "limit"),
+    [
+        ({"proc/self/cgroup": "0::/pod/box", f"{V2}/pod/memory.max": "4000", f"{V2}/pod/box/memory.max": "max"}, 4000),
+        (
+            {
+                "proc/self/cgroup": "7:cpu:/\n4:memory:/box",
+                f"{V1}/memory.limit_in_bytes": NO_LIMIT,
+                f"{V1}/box/memory.limit_in_bytes": "2000",
+            },
+            2000,
+        ),
+        ({"proc/self/cgroup": "0::/host/only/path", f"{V2}/memory.max": "3000"}, 3000),  # only the top of the mount
+        ({"proc/self/cgroup": "0::/", f"{V2}/memory.max": "max"}, None),
+        ({"proc/self/cgroup": "0::/", f"{V2}/memory.max": NO_LIMIT}, None),
+        ({}, None),
+    ],
+)
+def test_limit_of_cgroups_of_both_versions(tmp_path, files, limit):
+    assert cgroup_limit_bytes(write(tmp_path, files)) == limit
 
 
-def test_container_that_sees_only_the_top_of_the_mount(tmp_path):
-    files = {"proc/self/cgroup": "0::/host/only/path", "sys/fs/cgroup/memory.max": "3000"}
-    assert cgroup_limit_bytes(write(tmp_path, files)) == 3000
-
-
-@pytest.mark.parametrize("text", ["max", "9223372036854771712"])
-def test_no_limit_is_none(tmp_path, text):
-    files = {"proc/self/cgroup": "0::/", "sys/fs/cgroup/memory.max": text}
-    assert cgroup_limit_bytes(write(tmp_path, files)) is None
-
-
-def test_no_limit_without_cgroups(tmp_path):
-    assert cgroup_limit_bytes(tmp_path) is None
-
-
-def test_usable_memory_is_capped_by_the_cgroup_limit(monkeypatch):
+def test_usable_memory_is_capped_by_the_cgroup_limit_and_includes_memory_in_use(monkeypatch):
     monkeypatch.setattr(host_memory, "cgroup_limit_bytes", lambda: 5000)
     assert usable_bytes() == 5000
-
-
-def test_usable_memory_includes_memory_in_use(monkeypatch):
     monkeypatch.setattr(host_memory, "cgroup_limit_bytes", lambda: None)
     assert usable_bytes() > process_bytes() > 0
 

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from detloom.trainer_module.runtime.preemption import Preempted, stop_on_signals
+from detloom.trainer_module.runtime.preemption import stop_on_signals
 
 
 def wait_for(event):
@@ -64,9 +64,3 @@ def test_handlers_are_unchanged_outside_the_main_thread():
     thread.start()
     thread.join()
     assert seen == [False]
-
-
-def test_preempted_names_signal_step_and_folder():
-    error = Preempted(signal.SIGTERM, 7, "runs/a")
-    assert all(part in str(error) for part in ("SIGTERM", "step 7", "runs/a"))
-    assert (error.signal_number, error.step) == (15, 7)

@@ -48,40 +48,21 @@ def recorded_steps(window, profiler, *, first=0, last=20, steps_per_call=8):
     return recorded, calls
 
 
-def test_window_splits_a_host_call(use_profiler, tmp_path):
-    recorded, calls = recorded_steps(ProfilerWindow(10, 3, tmp_path), use_profiler())
-    assert recorded == [10, 11, 12]
-    assert calls == [8, 2, 3, 7]  # 8 + 2 before the window, 3 inside, 7 after it
-
-
-def test_window_over_several_host_calls_is_recorded(use_profiler, tmp_path):
-    recorded, calls = recorded_steps(ProfilerWindow(4, 12, tmp_path), use_profiler())
-    assert recorded == list(range(4, 16))
-    assert calls == [4, 8, 4, 4]
-
-
-def test_run_resumed_after_the_window_records_nothing(use_profiler, tmp_path):
+@pytest.mark.parametrize(
+    ("window", "first", "recorded", "calls"),
+    [
+        ((10, 3), 0, [10, 11, 12], [8, 2, 3, 7]),  # 8 + 2 before the window, 3 inside, 7 after it
+        ((4, 12), 0, list(range(4, 16)), [4, 8, 4, 4]),
+        ((4, 3), 7, [], [8, 5]),  # resumed after the window
+        ((4, 6), 7, [7, 8, 9], [3, 8, 2]),  # resumed inside
+        ((0, 0), 0, [], [8, 8, 4]),
+        ((18, 10), 0, [18, 19], [8, 8, 2, 2]),  # training ends inside
+    ],
+)
+def test_the_window_is_recorded_once(use_profiler, tmp_path, window, first, recorded, calls):
     profiler = use_profiler()
-    assert recorded_steps(ProfilerWindow(4, 3, tmp_path), profiler, first=7) == ([], [8, 5])
-    assert profiler.calls == []
-
-
-def test_run_resumed_inside_the_window_records_the_rest(use_profiler, tmp_path):
-    recorded, _ = recorded_steps(ProfilerWindow(4, 6, tmp_path), use_profiler(), first=7)
-    assert recorded == [7, 8, 9]
-
-
-def test_empty_window_starts_no_profiler(use_profiler, tmp_path):
-    profiler = use_profiler()
-    assert recorded_steps(ProfilerWindow(0, 0, tmp_path), profiler) == ([], [8, 8, 4])
-    assert profiler.calls == []
-
-
-def test_training_that_ends_inside_the_window_writes_it(use_profiler, tmp_path):
-    profiler = use_profiler()
-    recorded, _ = recorded_steps(ProfilerWindow(18, 10, tmp_path), profiler)
-    assert recorded == [18, 19]
-    assert profiler.calls == ["start", "stop"]
+    assert recorded_steps(ProfilerWindow(*window, tmp_path), profiler, first=first) == (recorded, calls)
+    assert profiler.calls == (["start", "stop"] if recorded else [])
 
 
 def test_rollback_out_of_the_window_ends_it(use_profiler, tmp_path):

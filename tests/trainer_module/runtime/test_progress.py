@@ -63,14 +63,6 @@ def test_progress_inside_other_work_is_logged_periodically_also_without_a_total(
     ]
 
 
-def test_last_step_is_logged_once(clock, caplog):
-    with progress.show_progress("Training", 2, unit="images") as report:
-        report.start_at(1)
-        clock.now += 1
-        report.advance()
-    assert caplog.messages == ["Training 2/2"]
-
-
 def test_waiting_for_data_is_shown_as_a_share(clock, caplog):
     with progress.show_progress("Training", 2, unit="images") as report:
         report.advance(2, loss=0.5, learning_rate=0.001, input_share=0.254)
@@ -135,8 +127,3 @@ def test_narrow_terminal_truncates_the_numbers(clock):
     assert bar.endswith("12040/25000 0:00:00 ETA 1:48:00")
     assert numbers.endswith("…")
     assert len(numbers) <= 60
-
-
-def test_nothing_is_logged_while_a_bar_is_shown(clock, caplog):
-    show_on_terminal(80, lambda report: report.advance(25_000))
-    assert caplog.messages == []

@@ -36,9 +36,7 @@ def test_one_cpu_is_one_device():
     strategy = build_strategy(environment={})
     assert strategy.num_replicas_in_sync == 1
     assert describe(strategy) == "1 device (CPU), OneDeviceStrategy"
-
-
-def test_a_cluster_of_one_machine_is_one_device():
+    assert is_chief(strategy)
     alone = json.dumps({"cluster": {"chief": ["a:1"]}, "task": {"type": "chief", "index": 0}})
     assert type(build_strategy(environment={"TF_CONFIG": alone})) is tf.distribute.OneDeviceStrategy
 
@@ -95,11 +93,6 @@ def test_with_a_tpu_this_machine_writes_the_checkpoints():
     tpu = object.__new__(tf.distribute.TPUStrategy)
     assert checkpoint_options(tpu).experimental_io_device == "/job:localhost"
     assert checkpoint_options(tf.distribute.OneDeviceStrategy("/cpu:0")).experimental_io_device is None
-
-
-def test_a_single_process_is_the_chief():
-    assert is_chief(tf.distribute.OneDeviceStrategy("/cpu:0"))
-    assert is_chief(tf.distribute.MirroredStrategy(["CPU:0"]))
 
 
 @pytest.fixture

@@ -149,14 +149,6 @@ def test_following_ends_when_the_run_stopped_early(tmp_path, run, sets, measured
     assert "ended" in result.ended
 
 
-def test_following_ends_after_the_timeout(tmp_path, run, sets, measured, detector):
-    save(run, detector, 2, 0.5)
-    options = WatchOptions(follow=True, poll_seconds=0.01, timeout_seconds=0.1)
-    result = evaluate_checkpoints(run, sets[:1], tmp_path / "out", options)
-    assert len(result.evaluations) == 1
-    assert "0 s" in result.ended
-
-
 @pytest.mark.parametrize("fault", ["deleted", "torn", "lacking"])
 def test_unreadable_checkpoint_is_skipped_and_logged(
     tmp_path, run, sets, measured, detector, caplog, fault, monkeypatch
@@ -189,6 +181,14 @@ def test_folder_without_run_or_checkpoint_is_refused(tmp_path, run, sets, measur
         evaluate_checkpoints(tmp_path / "nowhere", sets, tmp_path / "out", WatchOptions())
     with pytest.raises(InputError, match=r"run/checkpoints: .*--watch"):
         evaluate_checkpoints(run, sets, tmp_path / "out", WatchOptions())
+
+
+def test_following_ends_after_the_timeout(tmp_path, run, sets, measured, detector):
+    save(run, detector, 2, 0.5)
+    options = WatchOptions(follow=True, poll_seconds=0.01, timeout_seconds=0.1)
+    result = evaluate_checkpoints(run, sets[:1], tmp_path / "out", options)
+    assert len(result.evaluations) == 1
+    assert "0 s" in result.ended
 
 
 def test_run_is_found_from_its_checkpoints_folder(run):

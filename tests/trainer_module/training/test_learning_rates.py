@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from detloom.schemas.errors import InputError
 from detloom.schemas.model.optimizers import (
     ConstantLearningRate,
     CosineDecayLearningRate,
@@ -98,11 +97,6 @@ def test_rates_equal_the_reference_table(reference_dir):
         for step, expected in table[name]["lr"].items():
             message = f"{name} at step {step}"
             np.testing.assert_allclose(float(rate(int(step))), expected, rtol=1e-6, atol=0, err_msg=message)
-
-
-def test_empty_manual_schedule_is_refused():
-    with pytest.raises(InputError, match="schedule"):
-        ManualStepLearningRate(initial_learning_rate=0.1, schedule=())
 
 
 @pytest.mark.parametrize(

@@ -367,13 +367,14 @@ def test_refused_configuration_leaves_no_settings_in_the_folder(tmp_path, shards
     assert not (tmp_path / "run" / CONFIG_FILE).exists()
 
 
-def test_missing_fine_tuning_checkpoint_is_refused_before_anything_is_written(
-    tmp_path, shards, one_level_config, changed
+def test_missing_fine_tuning_checkpoint_is_refused_after_the_preflight_and_before_anything_is_written(
+    tmp_path, shards, one_level_config, changed, caplog
 ):
     config = changed(one_level_config, {"train.fine_tune_checkpoint": str(tmp_path / "model" / "ckpt-0")})
     with pytest.raises(InputError, match=r"ckpt-0"):
-        train(config, LABEL_MAP, *shards, tmp_path / "run")
+        train(config, LabelMap.from_names(["red", "green", "blue"]), *shards, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+    assert any("blue" in record.message for record in caplog.records if record.levelname == "WARNING")
 
 
 @pytest.mark.usefixtures("eager")
@@ -416,16 +417,6 @@ def test_unusable_record_is_named_in_one_sentence(tmp_path, shards, one_level_co
     with pytest.raises(InputError, match=r"Split-broken: .*image.*: img, img\.") as caught:
         train(one_level_config, LABEL_MAP, [str(broken)], shards[1], tmp_path / "run")
     assert "\n" not in str(caught.value)
-
-
-def test_preflight_warnings_are_logged(tmp_path, shards, one_level_config, caplog, changed):
-    three_classes = LabelMap.from_names(["red", "green", "blue"])
-    config = changed(
-        one_level_config, {"train.fine_tune_checkpoint": "nowhere/ckpt-0"}
-    )  # ends the run after the preflight
-    with pytest.raises(InputError, match="nowhere"):
-        train(config, three_classes, *shards, tmp_path / "run")
-    assert any("blue" in record.message for record in caplog.records if record.levelname == "WARNING")
 
 
 def test_empty_split_is_named(tmp_path, shards, one_level_config):

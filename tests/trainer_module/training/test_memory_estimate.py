@@ -53,17 +53,18 @@ def made(**changes: object) -> MemoryEstimate:
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "num_slots"),
+    ("optimizer", "average", "num_slots"),
     [
-        (MomentumOptimizer(learning_rate=RATE), 1),
-        (MomentumOptimizer(learning_rate=RATE, momentum=0.0), 0),
-        (RmsPropOptimizer(learning_rate=RATE), 2),
-        (RmsPropOptimizer(learning_rate=RATE, momentum=0.0), 1),
-        (AdamOptimizer(learning_rate=RATE), 2),
+        (MomentumOptimizer(learning_rate=RATE), None, 1),
+        (MomentumOptimizer(learning_rate=RATE), MovingAverage(), 2),
+        (MomentumOptimizer(learning_rate=RATE, momentum=0.0), None, 0),
+        (RmsPropOptimizer(learning_rate=RATE), None, 2),
+        (RmsPropOptimizer(learning_rate=RATE, momentum=0.0), None, 1),
+        (AdamOptimizer(learning_rate=RATE), None, 2),
     ],
 )
-def test_weights_gradients_and_slots_are_counted(optimizer: Optimizer, num_slots: int):
-    memory = estimate(config(optimizer=optimizer), convolution())
+def test_weights_gradients_and_slots_are_counted(optimizer: Optimizer, average: MovingAverage | None, num_slots: int):
+    memory = estimate(config(optimizer=optimizer, moving_average=average), convolution())
     # 20 weights of 4 bytes
     assert (memory.weights, memory.gradients, memory.optimizer) == (80, 80, num_slots * 80)
     assert memory.certain == 160 + num_slots * 80
@@ -78,41 +79,21 @@ def test_estimated_slots_equal_those_of_keras(optimizer: Optimizer):
     assert 4 * sum(slots) == estimate(config(optimizer=optimizer), network).optimizer
 
 
-def test_moving_average_adds_one_slot():
-    memory = estimate(config(moving_average=MovingAverage()), convolution())
-    assert memory.optimizer == 2 * 80
-
-
-def test_activations_grow_with_the_batch():
-    assert estimate(config(batch_size=10), convolution()).activations == 8450
-
-
-def test_unknown_activations_are_named():
-    assert "activations unknown" in made(activations_per_image=None).sentence()
-
-
-def test_input_pipeline_holds_the_shuffle_buffer_and_three_batches():
-    memory = estimate(config(batch_size=10), convolution(), mean_record_bytes=1000.0)
-    # The zoo's buffer has 2048 records; 3 batches of 10 images of 4 * 6 * 3 float32.
-    assert memory.input_pipeline == 2048 * 1000 + 3 * 10 * 72 * 4
-
-
-def test_shuffle_buffer_is_limited_by_the_size_of_the_split():
-    memory = estimate(config(batch_size=10), convolution(), mean_record_bytes=1000.0, split_bytes=50_000)
-    assert memory.input_pipeline == 50_000 + 3 * 10 * 72 * 4
-
-
-def test_shuffle_buffer_is_limited_by_the_configured_bytes():
-    limited = config(batch_size=10)
-    limited = replace(limited, train_input=replace(limited.train_input, shuffle_buffer_bytes=70_000))
-    memory = estimate(limited, convolution(), mean_record_bytes=1000.0)
-    assert memory.input_pipeline == 70_000 + 3 * 10 * 72 * 4
-
-
-def test_nothing_is_buffered_without_shuffling():
-    unshuffled = config(batch_size=10)
-    unshuffled = replace(unshuffled, train_input=replace(unshuffled.train_input, shuffle=False))
-    assert estimate(unshuffled, convolution()).input_pipeline == 3 * 10 * 72 * 4
+@pytest.mark.parametrize(
+    ("reader", "split_bytes", "buffer"),
+    [
+        ({}, 10**9, 2048 * 1000),  # the zoo's buffer has 2048 records
+        ({}, 50_000, 50_000),  # limited by the size of the split
+        ({"shuffle_buffer_bytes": 70_000}, 10**9, 70_000),
+        ({"shuffle": False}, 10**9, 0),
+    ],
+)
+def test_input_pipeline_holds_the_shuffle_buffer_and_three_batches(reader, split_bytes, buffer):
+    settings = config(batch_size=10)
+    settings = replace(settings, train_input=replace(settings.train_input, **reader))
+    memory = estimate(settings, convolution(), mean_record_bytes=1000.0, split_bytes=split_bytes)
+    assert memory.input_pipeline == buffer + 3 * 10 * 72 * 4  # 3 batches of 10 images of 4 * 6 * 3 float32
+    assert memory.activations == 8450
 
 
 def test_cpu_training_shares_the_host_memory(monkeypatch):
@@ -130,10 +111,6 @@ def test_sentence_names_all_parts():
     )
 
 
-def test_sufficient_memory_gives_no_warning():
-    assert check_memory(made()) == ()
-
-
 def test_batch_that_does_not_fit_gives_a_warning_with_the_largest_that_does():
     # 13 GiB are required; of 10 GiB, 5 are used by other parts, and an image uses 1.
     (warning,) = check_memory(made(device_bytes=10 * GIB))
@@ -148,9 +125,17 @@ def test_images_that_fit_are_counted_with_their_share_of_the_input_pipeline():
     assert made(input_per_image=3 * GIB, batch_size=20, device="GPU").fitting_batch_size == 61
 
 
-def test_need_of_several_times_the_memory_is_refused():
-    with pytest.raises(InputError, match=r"got 68\.7 GB.* train\.batch_size .*about 14 "):
-        check_memory(made(input_per_image=3 * GIB, batch_size=10**9))
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"input_per_image": 3 * GIB, "batch_size": 10**9}, r"got 68\.7 GB.* train\.batch_size .*about 14 "),
+        ({"device_bytes": 2 * GIB}, r"got 2\.15 GB on the CPU, required: 3\.22 GB"),  # the weights do not fit
+    ],
+)
+def test_need_of_several_times_the_memory_is_refused(changes, message):
+    with pytest.raises(InputError, match=message):
+        check_memory(made(**changes))
+    assert "not even one image" in check_memory(made(device_bytes=5 * GIB))[0]
 
 
 def test_activations_of_one_part_of_the_batch_are_counted():
@@ -159,26 +144,16 @@ def test_activations_of_one_part_of_the_batch_are_counted():
     assert estimate(config(batch_size=8, gradient_accumulation_steps=2), convolution()).activations == 4 * 845
 
 
-def test_warning_if_not_even_one_image_fits():
-    assert "not even one image" in check_memory(made(device_bytes=5 * GIB))[0]
-
-
-def test_weights_that_do_not_fit_are_refused():
-    with pytest.raises(InputError, match=r"got 2\.15 GB on the CPU, required: 3\.22 GB"):
-        check_memory(made(device_bytes=2 * GIB))
-
-
 def test_accelerator_memory_excludes_the_input_pipeline():
+    assert check_memory(made()) == ()
     assert made(device="GPU").total_on_device == 11 * GIB
     assert check_memory(made(device="GPU", device_bytes=11 * GIB)) == ()
+    unknown = made(device="TPU", device_bytes=None, activations_per_image=None)
+    assert check_memory(unknown) == ()
+    assert "of unknown on the TPU" in unknown.sentence()
+    assert "activations unknown" in unknown.sentence()
 
 
 def test_host_memory_is_checked_in_addition_to_an_accelerator():
     (warning,) = check_memory(made(device="GPU", host_bytes=GIB))
     assert "lower train_input.shuffle_buffer_size" in warning
-
-
-def test_accelerator_of_unknown_memory_gives_no_warning():
-    memory = made(device="TPU", device_bytes=None)
-    assert check_memory(memory) == ()
-    assert "of unknown on the TPU" in memory.sentence()

@@ -26,12 +26,6 @@ def weight_after(optimizer, gradients, start=1.0):
     return float(weight.numpy())
 
 
-def test_momentum_adds_a_share_of_the_last_update():
-    # updates 0.1 * 1, then 0.5 * 0.1 + 0.1 * 2
-    optimizer = MomentumOptimizer(learning_rate=RATE, momentum=0.5)
-    assert weight_after(optimizer, [1.0, 2.0]) == pytest.approx(1 - 0.1 - 0.25)
-
-
 @pytest.mark.parametrize("nesterov", [False, True])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_fused_momentum_equals_keras(momentum, nesterov):
@@ -70,29 +64,24 @@ def test_apply_update_uses_the_given_rate_and_counts_no_step():
     assert int(built.iterations.numpy()) == 0
 
 
-def test_nesterov_momentum():
-    # velocity 0.1, update 0.5 * 0.1 + 0.1 * 1; velocity 0.25, update 0.5 * 0.25 + 0.1 * 2
-    optimizer = MomentumOptimizer(learning_rate=RATE, momentum=0.5, nesterov=True)
-    assert weight_after(optimizer, [1.0, 2.0]) == pytest.approx(1 - 0.15 - 0.325)
+STEPS = ManualStepLearningRate(initial_learning_rate=1.0, schedule=(LearningRateStep(step=1, learning_rate=0.5),))
 
 
-def test_rmsprop_decays_the_mean_square_and_adds_epsilon_to_it():
-    # mean squares 0.2 * 4 = 0.8 and 0.8 * 0.8 = 0.64; updates 0.1 * 2 / sqrt(0.8 + 0.2) = 0.2, then 0.5 * 0.2 + 0
-    optimizer = RmsPropOptimizer(learning_rate=RATE, decay=0.8, momentum=0.5, epsilon=0.2)
-    assert weight_after(optimizer, [2.0, 0.0]) == pytest.approx(1 - 0.2 - 0.1)
-
-
-def test_rmsprop_decay_does_not_change_the_learning_rate():
-    # the mean square is always 1: every update is 0.1 / sqrt(1 + 3)
-    optimizer = RmsPropOptimizer(learning_rate=RATE, decay=0.0, momentum=0.0, epsilon=3.0)
-    assert weight_after(optimizer, [1.0] * 3) == pytest.approx(1 - 3 * 0.05)
-
-
-def test_adam_adds_epsilon_to_the_root():
-    # first step: mean m = 0.1 * g, mean square v = 0.001 * g**2, rate 0.1 * sqrt(0.001) / 0.1 = sqrt(0.001);
-    # update sqrt(0.001) * 0.1 * 2 / (sqrt(0.001) * 2 + epsilon), with epsilon = sqrt(0.001) * 2 half of 0.1
-    optimizer = AdamOptimizer(learning_rate=RATE, epsilon=2 * 0.001**0.5)
-    assert weight_after(optimizer, [2.0]) == pytest.approx(1 - 0.05, rel=1e-5)
+@pytest.mark.parametrize(
+    ("optimizer", "gradients", "moved"),
+    [
+        # mean squares 0.2 * 4 = 0.8 and 0.8 * 0.8 = 0.64; updates 0.1 * 2 / sqrt(0.8 + 0.2) = 0.2, then 0.5 * 0.2 + 0
+        (RmsPropOptimizer(learning_rate=RATE, decay=0.8, momentum=0.5, epsilon=0.2), [2.0, 0.0], 0.2 + 0.1),
+        # the mean square is always 1: every update is 0.1 / sqrt(1 + 3); the decay is not one of the rate
+        (RmsPropOptimizer(learning_rate=RATE, decay=0.0, momentum=0.0, epsilon=3.0), [1.0] * 3, 3 * 0.05),
+        # first step: mean 0.1 * g, mean square 0.001 * g**2, rate 0.1 * sqrt(0.001) / 0.1 = sqrt(0.001); update
+        # sqrt(0.001) * 0.1 * 2 / (sqrt(0.001) * 2 + epsilon), with epsilon = sqrt(0.001) * 2 half of 0.1
+        (AdamOptimizer(learning_rate=RATE, epsilon=2 * 0.001**0.5), [2.0], 0.05),
+        (MomentumOptimizer(learning_rate=STEPS, momentum=0.0), [1.0, 1.0], 1 + 0.5),  # the rate of each step
+    ],
+)
+def test_weights_move_as_computed_by_hand(optimizer, gradients, moved):
+    assert weight_after(optimizer, gradients) == pytest.approx(1 - moved, rel=1e-5)
 
 
 def test_adamw_decays_only_kernels():
@@ -108,18 +97,6 @@ def test_adamw_decays_only_kernels():
     assert values == {"kernel": 0.5, "bias": 1.0, "gamma": 1.0, "beta": 1.0}
 
 
-def test_schedule_sets_the_rate_of_a_step():
-    rate = ManualStepLearningRate(initial_learning_rate=1.0, schedule=(LearningRateStep(step=1, learning_rate=0.5),))
-    optimizer = MomentumOptimizer(learning_rate=rate, momentum=0.0)
-    assert weight_after(optimizer, [1.0, 1.0], start=2.0) == 0.5  # 2 - 1 - 0.5
-
-
-@pytest.mark.parametrize("kind", [MomentumOptimizer, RmsPropOptimizer, AdamOptimizer, AdamWOptimizer])
-def test_optimizer_neither_clips_nor_averages(kind):
-    built = build_optimizer(kind(learning_rate=RATE))
-    assert (built.clipnorm, built.global_clipnorm, built.use_ema) == (None, None, False)
-
-
 def averages_after(config, weights):
     """Return the average after each of the values of one weight; it starts at 10."""
     weight = keras.Variable(10.0)
@@ -133,24 +110,18 @@ def averages_after(config, weights):
     return seen
 
 
-def test_plain_average_starts_at_the_weights():
-    # 0.5 * 10 + 0.5 * 2 = 6; 0.5 * 6 + 0.5 * 4 = 5
-    assert averages_after(MovingAverage(decay=0.5, dynamic=False), [2.0, 4.0]) == [6.0, 5.0]
-
-
-def test_dynamic_average_follows_early_training():
-    # decay 2/11 from 0, then 3/12 = 1/4: 9/11 * 11 = 9; 9 / 4 + 3/4 * 5 = 6
-    np.testing.assert_allclose(averages_after(MovingAverage(decay=0.9999), [11.0, 5.0]), [9.0, 6.0], rtol=1e-6)
-
-
-def test_dynamic_average_is_limited_by_the_decay():
-    # decay 2/11 from 0, then 0.2 instead of 3/12: 9; 0.2 * 9 + 0.8 * 5 = 5.8
-    np.testing.assert_allclose(averages_after(MovingAverage(decay=0.2), [11.0, 5.0]), [9.0, 5.8], rtol=1e-6)
-
-
-def test_dynamic_average_of_a_constant_weight_converges():
-    # the remaining share of the start after 20 updates is 21! * 10! / 30! = 7e-7
-    assert averages_after(MovingAverage(decay=0.9999), [3.0] * 20)[-1] == pytest.approx(3.0, rel=1e-6)
+@pytest.mark.parametrize(
+    ("config", "weights", "averages"),
+    [
+        # 0.5 * 10 + 0.5 * 2 = 6; 0.5 * 6 + 0.5 * 4 = 5
+        (MovingAverage(decay=0.5, dynamic=False), [2.0, 4.0], [6.0, 5.0]),
+        # decay 2/11 from 0, then 3/12 = 1/4: 9/11 * 11 = 9; 9 / 4 + 3/4 * 5 = 6
+        (MovingAverage(decay=0.9999), [11.0, 5.0], [9.0, 6.0]),
+        (MovingAverage(decay=0.2), [11.0, 5.0], [9.0, 5.8]),  # 0.2 instead of 3/12: 0.2 * 9 + 0.8 * 5
+    ],
+)
+def test_averages_equal_values_computed_by_hand(config, weights, averages):
+    np.testing.assert_allclose(averages_after(config, weights), averages, rtol=1e-6)
 
 
 def test_trained_weights_are_restored_even_after_an_error():

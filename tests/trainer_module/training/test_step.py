@@ -10,7 +10,6 @@ from types import SimpleNamespace
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.network import L2Regularizer
@@ -22,7 +21,6 @@ from detloom.schemas.model.optimizers import (
 )
 from detloom.schemas.presets.presets import find_preset
 from detloom.schemas.reading.typed_dict import to_canonical_json
-from detloom.trainer_module.runtime.numerics import execution_mode
 from detloom.trainer_module.training import step
 
 _HERE = Path(__file__).parent
@@ -361,20 +359,6 @@ def test_synchronized_batch_norm_on_replicas_refuses(config, changed, setting, v
 
     with pytest.raises(InputError, match=rf"train\.{setting}: got {str(value).lower()}"):
         Two()._check_sync_batch_norm()
-
-
-def test_xla_has_no_deterministic_gradient_of_max_pooling(one_level_config, changed):
-    @tf.function(jit_compile=True)
-    def gradient(images):
-        with tf.GradientTape() as tape:
-            tape.watch(images)
-            loss = tf.reduce_sum(tf.nn.max_pool2d(images, 3, 2, "SAME"))
-        return tape.gradient(loss, images)
-
-    images = tf.random.stateless_normal((1, 8, 8, 2), (0, 0))
-    deterministic = changed(one_level_config, {"train.deterministic": True}).train
-    with execution_mode(deterministic), pytest.raises(tf.errors.UnimplementedError):
-        gradient(images)
 
 
 @pytest.mark.parametrize(("jit_compile", "is_refused"), [(True, True), ("auto", False)])

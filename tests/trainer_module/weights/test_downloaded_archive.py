@@ -155,14 +155,18 @@ def test_an_archive_of_the_zoo_is_downloaded_once(server, cache, caplog):
     assert f"{server.url}/ssd.tar.gz: downloading" in caplog.text
 
 
-def test_an_archive_in_the_layout_of_automl(server, cache):
-    files = {f"d0/model.{suffix}": b"x" for suffix in ("index", "data-00000-of-00001", "meta")}
-    files["d0/._model.index"] = b"an attribute of a Mac"
-    assert fetch_archive(server.serve(pack(files)), cache).endswith("/d0/model")
+AUTOML = {f"d0/model.{suffix}": b"x" for suffix in ("index", "data-00000-of-00001", "meta")}
+AUTOML["d0/._model.index"] = b"an attribute of a Mac"
+SEVERAL = {"checkpoint": b'model_checkpoint_path: "ckpt-2"', "ckpt-1.index": b"", "ckpt-2.index": b""}
 
 
-def test_a_tar_without_gzip(server, cache):
-    assert fetch_archive(server.serve(gzip.decompress(pack(ZOO))), cache).endswith("/ckpt-0")
+@pytest.mark.parametrize(
+    ("data", "checkpoint"),
+    [(pack(AUTOML), "/d0/model"), (gzip.decompress(pack(ZOO)), "/ckpt-0"), (pack(SEVERAL), "/ckpt-2")],
+    ids=["automl", "no gzip", "the newest of several"],
+)
+def test_layouts_of_archives(server, cache, data, checkpoint):
+    assert fetch_archive(server.serve(data), cache).endswith(checkpoint)
 
 
 def test_equal_names_at_other_addresses_are_other_entries(server, cache):
@@ -172,33 +176,12 @@ def test_equal_names_at_other_addresses_are_other_entries(server, cache):
     assert {path.rpartition("/")[2] for path in paths} == {"a", "b"}
 
 
-def test_of_several_checkpoints_the_newest_is_taken(server, cache):
-    files = {"checkpoint": b'model_checkpoint_path: "ckpt-2"', "ckpt-1.index": b"", "ckpt-2.index": b""}
-    assert fetch_archive(server.serve(pack(files)), cache).endswith("/ckpt-2")
-
-
-def test_several_checkpoints_without_a_list(server, cache):
-    address = server.serve(pack({"a/ckpt-1.index": b"", "b/ckpt-2.index": b""}))
-    assert "it contains 2 checkpoints (a/ckpt-1, b/ckpt-2)" in refusal(address, cache)
-
-
-def test_an_archive_without_a_checkpoint(server, cache):
-    saved_model = {name: data for name, data in ZOO.items() if "saved_model" in name}
-    assert "it contains no checkpoint" in refusal(server.serve(pack(saved_model)), cache)
-
-
 def test_a_hash_is_checked(server, cache):
     data = pack(ZOO)
     server.serve(data)
     digest = hashlib.sha256(data).hexdigest()
+    assert f"SHA-256 is {digest}, allowed: {'0' * 64}" in refusal(server.address(sha256="0" * 64), cache)
     assert fetch_archive(server.address(sha256=digest), cache).endswith("/ckpt-0")
-
-
-def test_another_hash_is_refused(server, cache):
-    data = pack(ZOO)
-    server.serve(data)
-    message = refusal(server.address(sha256="0" * 64), cache)
-    assert f"its SHA-256 is {hashlib.sha256(data).hexdigest()}, allowed: {'0' * 64}" in message
 
 
 def test_a_leftover_of_a_killed_process_is_replaced(server, cache):
@@ -334,14 +317,6 @@ def test_a_connection_that_ends_early(server, cache):
     assert f"the connection ended after {len(data) - 10:,} of {len(data):,} bytes; try again" in message
 
 
-def test_a_truncated_archive_without_a_length(server, cache):
-    assert "it is damaged" in refusal(server.serve(pack(ZOO)[:-10], length=-1), cache)
-
-
-def test_a_page_instead_of_an_archive(server, cache):
-    assert "it is damaged or not a tar archive" in refusal(server.serve(b"<html>Not found</html>"), cache)
-
-
 @pytest.mark.parametrize("sends_headers", [True, False])
 def test_a_server_that_stalls(server, cache, monkeypatch, sends_headers):
     monkeypatch.setattr(downloaded_archive, "STALL_SECONDS", 0.1)
@@ -372,14 +347,17 @@ def test_a_server_that_sends_a_byte_from_time_to_time(server, cache, monkeypatch
     assert "it took more than 0.05 s" in refusal(server.address(), cache)
 
 
-def test_a_missing_file(server, cache):
-    server.responses["/ssd.tar.gz"] = lambda request: request.send_error(404)
-    assert "cannot be downloaded: the server responded 404 Not Found" in refusal(server.address(), cache)
-
-
-def test_a_response_that_is_not_http(server, cache):
-    server.responses["/ssd.tar.gz"] = lambda request: request.wfile.write(b"garbage\r\n\r\n")
-    assert "cannot be downloaded" in refusal(server.address(), cache)
+@pytest.mark.parametrize(
+    ("respond", "message"),
+    [
+        (lambda request: request.send_error(404), "cannot be downloaded: the server responded 404 Not Found"),
+        (lambda request: request.wfile.write(b"garbage\r\n\r\n"), "cannot be downloaded"),
+    ],
+    ids=["missing", "not HTTP"],
+)
+def test_a_response_that_is_no_archive(server, cache, respond, message):
+    server.responses["/ssd.tar.gz"] = respond
+    assert message in refusal(server.address(), cache)
 
 
 def test_a_redirect_is_followed_if_a_hash_fixes_the_content(server, cache):
@@ -402,7 +380,64 @@ def test_an_endless_redirect(server, cache):
     assert server.requests.total() < 20
 
 
-# --- archives that are made to do harm --------------------------------------------------------------------------------
+# --- archives that are damaged or made to do harm ---------------------------------------------------------------------
+
+
+def sized(name: str, kind: bytes, size: int) -> tarfile.TarInfo:
+    member = special(name, kind)
+    member.size = size
+    return member
+
+
+def headers(member: tarfile.TarInfo, number: int = 1, following: bytes = b"") -> bytes:
+    """Return an archive that consists of copies of one header."""
+    return gzip.compress(member.tobuf(tarfile.GNU_FORMAT) * number + following)
+
+
+def flip_a_byte(data: bytes) -> bytes:
+    middle = len(data) // 2
+    return data[:middle] + bytes([data[middle] ^ 0xFF]) + data[middle + 1 :]
+
+
+LINK, HEADER = "is a link or a special file", "it has a header of 4,294,967,296 bytes, allowed: 65,536"
+TOO_LARGE = "unpacked, it has more than 1,048,576 bytes"
+REFUSED = {
+    "two checkpoints": (pack({"a/c-1.index": b"", "b/c-2.index": b""}), "contains 2 checkpoints (a/c-1, b/c-2)"),
+    "no checkpoint": (pack({"s/variables/variables.index": b""}), "it contains no checkpoint"),
+    "truncated": (pack(ZOO)[:-10], "it is damaged"),
+    "a page": (b"<html>Not found</html>", "it is damaged or not a tar archive"),
+    "a wrong byte": (flip_a_byte(pack({**ZOO, "x.index": os.urandom(5000)})), "it is damaged"),
+    "symbolic link": (pack(ZOO, special("x.index", tarfile.SYMTYPE, "/etc/passwd")), f"'x.index' {LINK}"),
+    "link as folder": (pack(ZOO, special("folder", tarfile.SYMTYPE, "/tmp")), f"'folder' {LINK}"),
+    "hard link": (pack(ZOO, special("x.index", tarfile.LNKTYPE, "ssd/checkpoint/ckpt-0.index")), f"'x.index' {LINK}"),
+    "pipe": (pack(ZOO, special("pipe", tarfile.FIFOTYPE)), f"'pipe' {LINK}"),
+    "device": (pack(ZOO, special("device", tarfile.CHRTYPE)), f"'device' {LINK}"),
+    "sparse file": (pack(ZOO, special("x.index", tarfile.GNUTYPE_SPARSE)), f"'x.index' {LINK}"),
+    "a file twice": (
+        pack(ZOO, tarfile.TarInfo("ssd/checkpoint/ckpt-0.index")),
+        "it has two members 'ssd/checkpoint/ckpt-0.index'",
+    ),
+    "long name": (pack({f"{'a' * 300}.index": b""}), "has a name that is too long"),
+    "a large file that is not written": (pack({"notes.txt": bytes(2**21), **ZOO}), TOO_LARGE),
+    "files that are large together": (pack({f"{number}.index": bytes(2**18) for number in range(5)}), TOO_LARGE),
+    "a size of terabytes": (headers(sized("ckpt-0.index", tarfile.REGTYPE, 2**42)), TOO_LARGE),
+    "negative size": (headers(sized("c.index", tarfile.REGTYPE, -1024), 3), "cannot be used"),
+    "negative size of a PAX header": (headers(sized("c.index", tarfile.XHDTYPE, -1024), 3), "cannot be used"),
+    "negative size of a long name": (headers(sized("c.index", tarfile.GNUTYPE_LONGNAME, -1024), 3), "cannot be used"),
+    "large long name": (headers(sized("name", tarfile.GNUTYPE_LONGNAME, 2**32), 1, bytes(2**20)), HEADER),
+    "large PAX header": (headers(sized("name", tarfile.XHDTYPE, 2**32), 1, bytes(2**20)), HEADER),
+    "large global header": (headers(sized("name", tarfile.XGLTYPE, 2**32), 1, bytes(2**20)), HEADER),
+    "chain of long names": (headers(special("name", tarfile.GNUTYPE_LONGNAME), 3000), "cannot be used"),
+    "chain of global headers": (headers(special("name", tarfile.XGLTYPE), 3000), "cannot be used"),
+    "many members": (pack({}, *(special(str(n), tarfile.DIRTYPE) for n in range(40))), "it has more than 30 members"),
+}
+
+
+@pytest.mark.parametrize(("data", "message"), REFUSED.values(), ids=list(REFUSED))
+def test_archives_that_are_refused(server, cache, monkeypatch, data, message):
+    monkeypatch.setattr(downloaded_archive, "MAX_UNPACKED_BYTES", 2**20)
+    monkeypatch.setattr(downloaded_archive, "MAX_FILES", 30)
+    assert message in refusal(server.serve(data, length=-1), cache)
 
 
 @pytest.mark.parametrize(
@@ -413,65 +448,6 @@ def test_names_that_lead_out_of_the_folder(server, cache, name):
     assert "has an absolute path, '..' or a character that is not allowed" in message
     assert message.isprintable()
     assert not list(cache.parent.rglob("evil*"))
-
-
-@pytest.mark.parametrize(
-    "member",
-    [
-        special("link.index", tarfile.SYMTYPE, "/etc/passwd"),
-        special("folder", tarfile.SYMTYPE, "/tmp"),
-        special("hard.index", tarfile.LNKTYPE, "ssd/checkpoint/ckpt-0.index"),
-        special("pipe", tarfile.FIFOTYPE),
-        special("device", tarfile.CHRTYPE),
-        special("sparse.index", tarfile.GNUTYPE_SPARSE),
-    ],
-    ids=lambda member: member.name,
-)
-def test_links_and_special_files(server, cache, member):
-    message = refusal(server.serve(pack(ZOO, member)), cache)
-    assert f"its member '{member.name}' is a link or a special file" in message
-
-
-def test_a_file_that_is_there_twice(server, cache):
-    again = tarfile.TarInfo("ssd/checkpoint/ckpt-0.index")
-    assert "it has two members 'ssd/checkpoint/ckpt-0.index'" in refusal(server.serve(pack(ZOO, again)), cache)
-
-
-def test_a_name_that_is_too_long(server, cache):
-    assert "has a name that is too long" in refusal(server.serve(pack({f"{'a' * 300}.index": b""})), cache)
-
-
-def test_an_archive_that_becomes_large(server, cache, monkeypatch):
-    monkeypatch.setattr(downloaded_archive, "MAX_UNPACKED_BYTES", 2**20)
-    data = pack({"notes.txt": bytes(2**21), **ZOO})  # not a file that is written
-    assert len(data) < 10_000
-    assert "unpacked, it has more than 1,048,576 bytes" in refusal(server.serve(data), cache)
-
-
-def test_many_files_that_become_large_together(server, cache, monkeypatch):
-    monkeypatch.setattr(downloaded_archive, "MAX_UNPACKED_BYTES", 2**20)
-    data = pack({f"{number}.index": bytes(2**18) for number in range(5)})
-    assert "unpacked, it has more than 1,048,576 bytes" in refusal(server.serve(data), cache)
-
-
-def test_a_stated_size_of_terabytes(server, cache):
-    member = tarfile.TarInfo("ckpt-0.index")
-    member.size = 2**42
-    assert "unpacked, it has more than" in refusal(server.serve(gzip.compress(member.tobuf())), cache)
-
-
-@pytest.mark.parametrize("kind", [tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE, tarfile.XGLTYPE])
-def test_a_header_that_would_fill_the_memory(server, cache, kind):
-    member = special("name", kind)
-    member.size = 2**32
-    data = gzip.compress(member.tobuf(tarfile.GNU_FORMAT) + bytes(2**20))
-    assert "it has a header of 4,294,967,296 bytes, allowed: 65,536" in refusal(server.serve(data), cache)
-
-
-@pytest.mark.parametrize("kind", [tarfile.GNUTYPE_LONGNAME, tarfile.XGLTYPE])
-def test_a_long_chain_of_headers(server, cache, kind):
-    member = special("name", kind)
-    assert "cannot be used" in refusal(server.serve(gzip.compress(member.tobuf(tarfile.GNU_FORMAT) * 3000)), cache)
 
 
 def test_headers_do_not_stay_in_memory(server, cache):
@@ -489,27 +465,8 @@ def test_headers_do_not_stay_in_memory(server, cache):
     tracemalloc.stop()
 
 
-@pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME])
-def test_a_negative_size(server, cache, kind):
-    member = special("ckpt-0.index", kind)
-    member.size = -1024
-    assert "cannot be used" in refusal(server.serve(gzip.compress(member.tobuf(tarfile.GNU_FORMAT) * 3)), cache)
-
-
-def test_too_many_members(server, cache, monkeypatch):
-    monkeypatch.setattr(downloaded_archive, "MAX_FILES", 10)
-    folders = [special(f"{number}", tarfile.DIRTYPE) for number in range(20)]
-    assert "it has more than 10 members" in refusal(server.serve(pack({}, *folders)), cache)
-
-
 @pytest.mark.parametrize("length", [None, -1])
 def test_an_archive_that_is_too_large(server, cache, monkeypatch, length):
     monkeypatch.setattr(downloaded_archive, "MAX_ARCHIVE_BYTES", 1000)
     message = refusal(server.serve(os.urandom(300_000), length=length), cache)
     assert "bytes or more, allowed: 1,000" in message
-
-
-def test_damaged_bytes(server, cache):
-    data = bytearray(pack({**ZOO, "x.index": os.urandom(5000)}))
-    data[len(data) // 2] ^= 0xFF
-    assert "it is damaged" in refusal(server.serve(bytes(data)), cache)

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import keras
-import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -11,7 +10,6 @@ from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.presets.presets import find_preset
 from detloom.trainer_module.detectors.families import build_detector
 from detloom.trainer_module.weights.restore import find_trained, restore
-from detloom.trainer_module.weights.variable_names import part_of, variables_by_path
 
 MODELS = {"ssd_mobilenet_v2_fpnlite_320x320": "ssd_mobilenet_v2_fpnlite_320x320"}
 MODELS["efficientdet_d0"] = "ssd_efficientdet_d0_512x512"
@@ -59,15 +57,3 @@ def test_first_loss_is_that_of_a_new_class_head_on_restored_features(preset, ref
     found = detector.losses(detector.forward(batch, training=training), batch)
     for name in detector.loss_names:
         assert float(found[name]) == pytest.approx(float(expected[name]), rel=1e-4)
-
-
-@pytest.mark.parametrize("preset", PRESETS)
-def test_mode_detection_leaves_both_heads_initialized(preset, reference_dir):
-    detector = detector_of(preset, 3)
-    variables = variables_by_path(detector.network)
-    before = {path: variable.numpy() for path, variable in variables.items()}
-    report = restored(preset, detector, reference_dir, "detection")
-    assert {part_of(row.path) for row in report.restored} == {"backbone", "neck"}
-    kept = {path for path, variable in variables.items() if np.array_equal(variable.numpy(), before[path])}
-    assert {part_of(path) for path in kept} == {"head"}
-    assert kept == {row.path for row in report.fresh}

@@ -11,7 +11,6 @@ import pytest
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.center_net import CenterNetFeatureExtractor
 from detloom.schemas.presets.presets import find_preset
-from detloom.trainer_module.layers.backbones.mobilenet_v2 import build_mobilenet_v2
 from detloom.trainer_module.weights import keras_weights
 from detloom.trainer_module.weights.keras_weights import read_keras_weights
 
@@ -49,18 +48,6 @@ def test_every_variable_of_a_saved_model_is_read_by_name(mobilenet, tmp_path, en
         np.testing.assert_array_equal(found[name], array)
 
 
-def test_backbone_has_the_names_and_shapes_of_keras_except_for_the_last_layer_of_a_thin_one(mobilenet):
-    """Its last convolution has 0.35 * 1280 channels, as in the Object Detection API; keras.applications keeps 1280."""
-    image = keras.Input((96, 96, 3))
-    features = build_mobilenet_v2(MOBILENET, image, freeze_batchnorm=False)
-    ours = values(keras.Model(image, features))
-    theirs = values(mobilenet)
-    assert ours.keys() == theirs.keys()
-    differing = {name.partition("/")[0] for name in ours if ours[name].shape != theirs[name].shape}
-    assert differing == {"Conv_1", "Conv_1_bn"}
-    assert (ours["Conv_1/kernel"].shape[-1], theirs["Conv_1/kernel"].shape[-1]) == (448, 1280)
-
-
 def conv_and_norm(*, use_bias):
     """Return the first layers of a ResNet."""
     image = keras.Input((6, 6, 3))
@@ -79,16 +66,6 @@ def test_biases_and_bgr_order_of_a_resnet_are_folded_into_other_weights(tmp_path
             weight.assign(found[f"{layer.name}/{weight.name}"])
     image = np.random.default_rng(1).uniform(-100, 100, (1, 6, 6, 3)).astype(np.float32)
     np.testing.assert_allclose(ours(image), theirs(image[..., ::-1]), rtol=1e-4, atol=1e-3)
-
-
-def test_hourglasses_have_no_imagenet_weights():
-    with pytest.raises(InputError, match="got 'imagenet', but this detector has its own backbone"):
-        read_keras_weights("imagenet", CenterNetFeatureExtractor(backbone="hourglass_104"))
-
-
-def test_missing_file_is_named(tmp_path):
-    with pytest.raises(InputError, match=r"none\.h5"):
-        read_keras_weights(str(tmp_path / "none.h5"), MOBILENET)
 
 
 # --- corrupt and malicious files --------------------------------------------------------------------------------------
@@ -215,15 +192,23 @@ def test_imagenet_weights_come_from_the_application_of_the_backbone(
     assert {"conv1_conv/kernel", "conv1_bn/moving_mean"} <= found.keys()
 
 
-def test_a_failed_download_is_an_input_error_with_the_backbone(monkeypatch):
+@pytest.mark.parametrize(
+    ("path", "extractor", "message"),
+    [
+        (
+            keras_weights.IMAGENET,
+            CenterNetFeatureExtractor(backbone="hourglass_104"),
+            "got 'imagenet', but this detector",
+        ),
+        (keras_weights.IMAGENET, None, "fine_tune_checkpoint"),
+        (keras_weights.IMAGENET, MOBILENET, "mobilenet_v2"),  # the download fails
+        ("none.h5", MOBILENET, r"none\.h5"),
+    ],
+)
+def test_weights_that_cannot_be_had_are_refused(path, extractor, message, monkeypatch):
     def fail(**given):
         raise Exception("URL fetch failure")  # as keras.utils.get_file does
 
     monkeypatch.setattr(keras.applications, "MobileNetV2", fail)
-    with pytest.raises(InputError, match="mobilenet_v2"):
-        read_keras_weights(keras_weights.IMAGENET, MOBILENET)
-
-
-def test_imagenet_weights_of_a_backbone_without_application_are_refused():
-    with pytest.raises(InputError, match="fine_tune_checkpoint"):
-        read_keras_weights(keras_weights.IMAGENET, None)
+    with pytest.raises(InputError, match=message):
+        read_keras_weights(path, extractor)

@@ -89,10 +89,6 @@ def test_mode_restores_its_parts(tiny_config, detector, stored, mode, parts):
         np.testing.assert_array_equal(array, by_path[name])
 
 
-def test_auto_is_full_if_all_classes_agree(tiny_config, detector, stored):
-    assert plan(tiny_config, detector, stored[0]).report.mode == "full"
-
-
 def test_an_archive_at_an_address_is_restored(tiny_config, detector, stored, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     address = "https://host.invalid/tiny.tar.gz"
@@ -179,9 +175,10 @@ def test_values_of_another_type_and_nonfinite_values_are_refused(tmp_path, tiny_
     assert key in refusal(tiny_config, detector, broken)
 
 
-def test_another_architecture_is_refused(tmp_path, tiny_config, detector, stored):
+@pytest.mark.parametrize("mode", ["full", "classification"])
+def test_another_architecture_is_refused(tmp_path, tiny_config, detector, stored, mode):
     others = save(tmp_path / "ckpt-0", {key: array[..., None] for key, array in stored[2].items()})
-    assert "another architecture" in refusal(tiny_config, detector, others, "full")
+    assert "another architecture" in refusal(tiny_config, detector, others, mode)
 
 
 def test_weights_by_name_and_unknown_objects_are_refused(tmp_path, tiny_config, detector):
@@ -238,11 +235,6 @@ def test_backbone_is_restored_from_a_detector_that_shares_only_the_backbone(tmp_
         assert (report.refusal, report.share) == ("", 1.0)
 
 
-def test_detector_of_another_architecture_is_not_taken_for_a_backbone(tmp_path, tiny_config, detector, stored):
-    path = save(tmp_path / "ckpt-0", {key: array[..., None] for key, array in stored[2].items()})
-    assert "another architecture" in refusal(tiny_config, detector, path, "classification")
-
-
 @pytest.mark.parametrize("change", ["depthwise", "scalar"])
 def test_class_layer_that_differs_in_more_than_classes_is_named(tmp_path, tiny_config, three, stored, change):
     """The depthwise kernel of the last class layer precedes the variables whose shape depends on the classes."""
@@ -273,14 +265,6 @@ def test_other_classes_of_the_same_number_give_a_note(tmp_path, tiny_config, det
     swapped = build_detector(tiny_config.model, LabelMap.from_names(["class 1", "class 0"]))
     note = plan(tiny_config, swapped, tmp_path / "model").report.note
     assert "are class 0, class 1, here class 1, class 0;" in note
-
-
-def test_other_classes_of_a_center_net_give_a_note(tmp_path, tiny_config, center_net_configs):
-    config = replace(tiny_config, model=center_net_configs["mobilenet_v2"])
-    config = replace(config, model=replace(config.model, num_classes=None))
-    one, other = (build_detector(config.model, LabelMap.from_names(each)) for each in (["a", "b"], ["b", "a"]))
-    write_weights(one, config, tmp_path / "model")
-    assert "are a, b, here b, a;" in plan(config, other, tmp_path / "model").report.note
 
 
 def test_class_in_place_of_the_background_gives_a_note(tmp_path, tiny_config, detector):

@@ -12,12 +12,10 @@ from detloom.trainer_module.detectors.faster_rcnn.network import build_networks
 from detloom.trainer_module.detectors.one_stage.network import build_ssd
 from detloom.trainer_module.weights.odapi_keys import VALUE, odapi_keys
 
-SMALL = (
+SMALL = ("ssd_mobilenet_v2_fpnlite_320x320_coco17_tpu-8",)
+LARGE = (
     "ssd_mobilenet_v1_fpn_640x640_coco17_tpu-8",
     "ssd_mobilenet_v2_320x320_coco17_tpu-8",
-    "ssd_mobilenet_v2_fpnlite_320x320_coco17_tpu-8",
-)
-LARGE = (
     "ssd_resnet50_v1_fpn_640x640_coco17_tpu-8",
     "ssd_mobilenet_v2_fpnlite_640x640_coco17_tpu-8",
     "ssd_resnet50_v1_fpn_1024x1024_coco17_tpu-8",

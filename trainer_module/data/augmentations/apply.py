@@ -103,8 +103,8 @@ def split_at_resize(pairs: Sequence[_Seeded]) -> tuple[list[_Seeded], list[_Seed
             after.append(pair)
             continue
         if isinstance(pair[0], _FILL_BELOW_AND_RIGHT):
-            before += [each for each in after if isinstance(each[0], _FLIPS)]
-            after = [each for each in after if not isinstance(each[0], _FLIPS)]
+            before += [seeded for seeded in after if isinstance(seeded[0], _FLIPS)]
+            after = [seeded for seeded in after if not isinstance(seeded[0], _FLIPS)]
         before.append(pair)
     return before, after
 
@@ -123,7 +123,7 @@ def apply_all(augmentations: Sequence[Augmentation], sample: Sample, seeds: Sequ
     for changes_colors, group in itertools.groupby(pairs, lambda pair: isinstance(pair[0], color.ColorChange)):
         members = list(group)
         if changes_colors:
-            changes = [each for each, _ in members if isinstance(each, color.ColorChange)]
+            changes = [change for change, _ in members if isinstance(change, color.ColorChange)]
             sample = color.change_colors(changes, sample, [seed for _, seed in members])
             continue
         for augmentation, seed in members:

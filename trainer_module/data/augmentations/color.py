@@ -60,7 +60,7 @@ class _Drawn(NamedTuple):
 
 def change_colors(changes: Sequence[ColorChange], sample: Sample, seeds: Sequence[tf.Tensor]) -> Sample:
     """Apply the changes in order; the image becomes float32, 0 to 255."""
-    drawn = [each for change, seed in zip(changes, seeds, strict=True) for each in _draw(change, seed)]
+    drawn = [draw for change, seed in zip(changes, seeds, strict=True) for draw in _draw(change, seed)]
     image = tf.cast(sample[IMAGE], tf.float32)
     for segment in _segments(drawn):
         image = _changed(segment, image)
@@ -81,7 +81,7 @@ def _draw(change: ColorChange, seed: tf.Tensor) -> list[_Drawn]:
         case RandomDistortColor(color_ordering=ordering):
             parts = _DISTORTIONS[ordering]
             seeds = tf.unstack(tf.random.experimental.stateless_split(seed, len(parts)))
-            return [each for part, its_seed in zip(parts, seeds, strict=True) for each in _draw(part, its_seed)]
+            return [draw for part, its_seed in zip(parts, seeds, strict=True) for draw in _draw(part, its_seed)]
     raise AssertionError(f"no such color change: {change}")
 
 
@@ -92,19 +92,19 @@ def _segments(drawn: Sequence[_Drawn]) -> list[list[_Drawn]]:
     does not directly follow another one: XLA would compute the earlier one three times.
     """
     segments: list[list[_Drawn]] = []
-    for each in drawn:
+    for change in drawn:
         kinds = [other.kind for other in segments[-1]] if segments else []
-        is_on_circle = each.kind in ("hue", "saturation")
+        is_on_circle = change.kind in ("hue", "saturation")
         was_on_circle = [kind in ("hue", "saturation") for kind in kinds]
         again = is_on_circle and any(was_on_circle) and not was_on_circle[-1]
-        if not segments or each.kind == "contrast" or again:
+        if not segments or change.kind == "contrast" or again:
             segments.append([])
-        segments[-1].append(each)
+        segments[-1].append(change)
     return segments
 
 
 def _changed(segment: Sequence[_Drawn], image_HW3: tf.Tensor) -> tf.Tensor:
-    kinds, amounts = tuple(each.kind for each in segment), [each.amount for each in segment]
+    kinds, amounts = tuple(change.kind for change in segment), [change.amount for change in segment]
     mean_3 = mean_color(image_HW3) if kinds[0] == "contrast" else tf.zeros([3])
     pixels_N3 = tf.reshape(image_HW3, [-1, 3])
     if pixels_N3.shape[0] is not None:

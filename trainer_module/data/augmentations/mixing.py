@@ -19,7 +19,7 @@ _MIN_SIDE_PX = 2.0  # boxes with less left are dropped, as in the mosaic of YOLO
 
 def mixings_of(augmentations: Sequence[Augmentation]) -> tuple[Mixing, ...]:
     """Return the augmentations that mix images of a batch."""
-    return tuple(each for each in augmentations if isinstance(each, Mosaic | MixUp))
+    return tuple(augmentation for augmentation in augmentations if isinstance(augmentation, Mosaic | MixUp))
 
 
 @tf.autograph.experimental.do_not_convert  # AutoGraph does not know `match`

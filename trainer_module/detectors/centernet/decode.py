@@ -45,8 +45,10 @@ def build_centernet_detections(
         sides_4 = tf.constant([height, width] * 2, tf.float32)
         centers = Centers(cell_BM, corner_BM2, tf.clip_by_value(boxes_yxyx_BM4, 0.0, sides_4))
         has_keypoints_BM = is_detection_BM & (class_index_BM == keypoint_class_index)
-        found = build_keypoints(config.keypoint_estimation_task, outputs, centers, true_cells_hw_B2, has_keypoints_BM)
-        keypoints = {name: tf.pad(each, [*missing, *[[0, 0]] * (each.shape.rank - 2)]) for name, each in found.items()}
+        points = build_keypoints(config.keypoint_estimation_task, outputs, centers, true_cells_hw_B2, has_keypoints_BM)
+        keypoints = {
+            name: tf.pad(value, [*missing, *[[0, 0]] * (value.shape.rank - 2)]) for name, value in points.items()
+        }
     return {
         **keypoints,
         BOXES: tf.pad(

@@ -81,7 +81,7 @@ def trained_mask_weights(
     """Return the weights of the boxes whose masks are trained, 0 for other classes and padding, float32 [B, G]."""
     is_trained_BG = class_indices_BG >= 0
     if config.allowed_masked_classes_ids:
-        allowed = [each in config.allowed_masked_classes_ids for each in label_map.class_ids]
+        allowed = [class_id in config.allowed_masked_classes_ids for class_id in label_map.class_ids]
         is_trained_BG &= tf.gather(tf.constant(allowed), tf.maximum(class_indices_BG, 0))
     return weights_BG * tf.cast(is_trained_BG, tf.float32)
 
@@ -106,7 +106,7 @@ def check_mask_classes(config: DeepMac, label_map: LabelMap) -> None:
     Raises:
         InputError: for an id that the label map lacks.
     """
-    unknown = [each for each in config.allowed_masked_classes_ids if each not in label_map.class_ids]
+    unknown = [class_id for class_id in config.allowed_masked_classes_ids if class_id not in label_map.class_ids]
     if unknown:
         raise InputError(
             f"model.deepmac_mask_estimation.allowed_masked_classes_ids: got {unknown[0]}, allowed: ids of the label "

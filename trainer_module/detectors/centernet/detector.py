@@ -191,16 +191,16 @@ class CenterNetDetector(Detector[CenterNet]):
             true_hw_B2 = tf.tile(tf.constant([self.preprocessing.network_hw]), [batch_size, 1])
         class_ids_K = tf.constant(self.label_map.class_ids)
         true_cells_hw_B2 = tf.cast(true_hw_B2, tf.float32) / STRIDE
-        found = build_centernet_detections(
+        detections = build_centernet_detections(
             self.config, class_ids_K, outputs, true_cells_hw_B2, self.keypoint_class_index
         )
         if self.mask_network is None:
-            return found
+            return detections
         share_hw_B2 = true_cells_hw_B2 / tf.constant(self.map_hw, tf.float32)
-        boxes_rel_BM4 = found[BOXES] * tf.tile(share_hw_B2, [1, 2])[:, tf.newaxis]
+        boxes_rel_BM4 = detections[BOXES] * tf.tile(share_hw_B2, [1, 2])[:, tf.newaxis]
         logits_BMss = self._mask_logits(outputs, "", boxes_rel_BM4, training=False)
-        is_detection_BM11 = (found[CLASSES] > 0)[..., tf.newaxis, tf.newaxis]
-        return {**found, MASKS: tf.where(is_detection_BM11, tf.sigmoid(logits_BMss), 0.0)}
+        is_detection_BM11 = (detections[CLASSES] > 0)[..., tf.newaxis, tf.newaxis]
+        return {**detections, MASKS: tf.where(is_detection_BM11, tf.sigmoid(logits_BMss), 0.0)}
 
     def fixed_size_outputs(self, outputs: Tensors, *, raw: bool, max_detections: int) -> Tensors:
         """Return detections in any case: there is no non-maximum suppression to leave out."""

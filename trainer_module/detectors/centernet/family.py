@@ -53,7 +53,7 @@ class CenterNetFamily(Family[CenterNet]):
         task = self.config.keypoint_estimation_task
         if task is None:
             return None
-        names = tuple(each.name for each in task.points)
+        names = tuple(point.name for point in task.points)
         return Keypoints(task.keypoint_class_name, names, sigmas_of(names, {}))
 
     @property

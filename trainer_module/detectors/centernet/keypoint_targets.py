@@ -75,7 +75,7 @@ def assign_keypoint_targets(
     boxes_yxyx_BG4 = tf.where(is_box_BG1, boxes_yxyx_rel_BG4, 0.0) * tf.tile(map_hw_2, [2])
     first_BG2, last_BG2 = tf.split(boxes_yxyx_BG4, 2, axis=-1)
     size_BG2 = last_BG2 - first_BG2
-    stds_P = tf.constant([each.std for each in task.points])
+    stds_P = tf.constant([point.std for point in task.points])
     sigma_BGP = gaussian_sigma(size_BG2, _MIN_IOU)[..., tf.newaxis] * stds_P
     center_BG12 = (first_BG2 + size_BG2 / 2)[:, :, tf.newaxis]
     radius = task.offset_peak_radius

@@ -68,7 +68,7 @@ def _neck_keys(config: CenterNet) -> dict[str, str]:
     """Return the keys of the neck. The whole backbone counts as the first layer with weights."""
     if config.feature_extractor.backbone in _RESNETS_V2:
         layers = [(f"neck_smooth_{level + 1}", f"neck_upsample_{level}") for level in _NECK_LEVELS]
-        names = [each for pair in layers for name in pair for each in (name, f"{name}_bn")]
+        names = [layer for pair in layers for name in pair for layer in (name, f"{name}_bn")]
     else:
         names = ["neck_lateral_5"]
         for level in _NECK_LEVELS:

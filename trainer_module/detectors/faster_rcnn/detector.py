@@ -100,12 +100,12 @@ class FasterRcnnDetector(Detector[FasterRcnn]):
         boxes_rel_BP4 = proposals.boxes_yxyx_px_BP4 / self._sides_4()
         features = [first[f"features_{level}"] for level in feature_levels(config.feature_extractor)]
         later = self.networks.later_stages if training else self.networks.second_stage
-        found = self._apply_to_regions(later, features, boxes_rel_BP4, training=training)
+        of_regions = self._apply_to_regions(later, features, boxes_rel_BP4, training=training)
         outputs |= {
             "proposals_yxyx_rel_BP4": boxes_rel_BP4,
             "num_proposals_B": proposals.num_B,
-            "offsets_BPQ4": found["offsets_NQ4"],
-            "class_logits_BPC": found["class_logits_NC"],
+            "offsets_BPQ4": of_regions["offsets_NQ4"],
+            "class_logits_BPC": of_regions["class_logits_NC"],
         }
         if self.networks.third_stage is None:
             return outputs
@@ -114,12 +114,12 @@ class FasterRcnnDetector(Detector[FasterRcnn]):
             outputs |= self._detections_without_masks(outputs, true_hw_B2)
             mask_boxes_rel_BN4 = outputs[BOXES] * tf.tile(self._image_share_hw(true_hw_B2), [1, 2])[:, tf.newaxis]
             num_masks_B = tf.cast(outputs[NUM_DETECTIONS], tf.int32)
-            found = self._apply_to_regions(self.networks.third_stage, features, mask_boxes_rel_BN4, training=False)
+            of_regions = self._apply_to_regions(self.networks.third_stage, features, mask_boxes_rel_BN4, training=False)
         return {
             **outputs,
             "mask_boxes_yxyx_rel_BN4": mask_boxes_rel_BN4,
             "num_masks_B": num_masks_B,
-            "mask_logits_BNhwL": found["mask_logits_NhwL"],
+            "mask_logits_BNhwL": of_regions["mask_logits_NhwL"],
         }
 
     def _apply_to_regions(
@@ -255,14 +255,14 @@ class FasterRcnnDetector(Detector[FasterRcnn]):
         """See `Detector`. Masks need outputs of inference mode."""
         if BOXES not in outputs:
             return self._detections_without_masks(outputs, self._true_hw(outputs, true_hw_B2))
-        found = {name: outputs[name] for name in (BOXES, SCORES, CLASSES, NUM_DETECTIONS)}
+        detections = {name: outputs[name] for name in (BOXES, SCORES, CLASSES, NUM_DETECTIONS)}
         logits_BNhwL = outputs["mask_logits_BNhwL"]
         num_masks = logits_BNhwL.shape[-1]
         class_ids_K = tf.constant(self.label_map.class_ids, tf.float32)
-        is_class_BNL = tf.cast(found[CLASSES][..., tf.newaxis] == class_ids_K, tf.float32)
+        is_class_BNL = tf.cast(detections[CLASSES][..., tf.newaxis] == class_ids_K, tf.float32)
         if num_masks == 1:  # no box without an object has a mask
             is_class_BNL = tf.reduce_max(is_class_BNL, axis=-1, keepdims=True)
-        return {**found, MASKS: tf.einsum("bnhwl,bnl->bnhw", tf.sigmoid(logits_BNhwL), is_class_BNL)}
+        return {**detections, MASKS: tf.einsum("bnhwl,bnl->bnhw", tf.sigmoid(logits_BNhwL), is_class_BNL)}
 
     def _detections_without_masks(self, outputs: Tensors, true_hw_B2: tf.Tensor) -> Tensors:
         if self.networks.second_stage is None:

@@ -109,7 +109,7 @@ def build_networks(config: FasterRcnn, num_classes: int) -> Networks:
     features = _build_features(config.feature_extractor, image)
     rpn_outputs = _build_rpn_heads(config, features)
     first_stage = keras.Model(
-        image, {**rpn_outputs, **{f"features_{level}": each for level, each in features.items()}}, name="first_stage"
+        image, {**rpn_outputs, **{f"features_{level}": value for level, value in features.items()}}, name="first_stage"
     )
     name = f"faster_rcnn_{config.feature_extractor.backbone}_{height}x{width}"
     random = RandomSource("head_random")

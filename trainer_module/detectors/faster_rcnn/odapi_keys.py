@@ -72,11 +72,11 @@ def _extractor_keys(config: FasterRcnn) -> dict[str, str]:
             [name for name in backbone if name.startswith("conv5_")],
         )
     # The names of the attributes have no underscore here.
-    found = {name: key.removeprefix(_SSD_EXTRACTOR) for name, key in (backbone | neck_layer_keys(extractor)).items()}
+    keys = {name: key.removeprefix(_SSD_EXTRACTOR) for name, key in (backbone | neck_layer_keys(extractor)).items()}
     has_batch_norm = extractor.conv_hyperparams.batch_norm is not None
     regions = ["neck_region_dense_1", *(["neck_region_bn"] if has_batch_norm else []), "neck_region_dense_2"]
     return {
-        **{name: f"{_FIRST}/{key.removeprefix('_')}" for name, key in found.items()},
+        **{name: f"{_FIRST}/{key.removeprefix('_')}" for name, key in keys.items()},
         **{name: f"{_SECOND}/layer_with_weights-{index}" for index, name in enumerate(regions)},
     }
 

@@ -217,5 +217,5 @@ def _names_of_branches(branches: Branches, name: str) -> Iterator[str]:
             for number, convs in enumerate(branches)
             if len(convs) >= distance
         ]
-        yield from (f"{each}_conv" for each in here)
-        yield from (f"{each}_bn" for each in here)
+        yield from (f"{stem}_conv" for stem in here)
+        yield from (f"{stem}_bn" for stem in here)

@@ -63,20 +63,6 @@ def test_grid_squares_without_rotation():
     np.testing.assert_array_equal(squares, np.outer(line, line).astype(bool))
 
 
-def test_a_quarter_turn_of_a_square_grid_is_the_same_grid():
-    grids = [
-        grid_squares(
-            tf.constant([8, 8]),
-            period=tf.constant(8.0),
-            kept_share=0.5,
-            angle_radians=tf.constant(angle),
-            offset_yx_share=(tf.constant(0.25), tf.constant(0.25)),
-        ).numpy()
-        for angle in (0.0, np.pi / 2)
-    ]
-    np.testing.assert_array_equal(grids[1], np.rot90(grids[0], -1))
-
-
 def test_a_grid_erases_about_the_square_of_its_share(bright):
     config = GridMask(probability=1.0, ratio=0.5)
     shares = [

@@ -52,11 +52,6 @@ def test_a_peak_is_the_largest_of_its_class_around_it():
     np.testing.assert_allclose(tf.reshape(peaks, [-1]).numpy(), [0, 0.5, 0, 0, 0.3, 0.3])
 
 
-def test_a_kernel_of_one_takes_every_cell():
-    scores = tf.random.uniform([1, 4, 4, 2])
-    np.testing.assert_array_equal(find_peaks(scores, 1).numpy(), scores.numpy())
-
-
 def test_a_box_is_computed_from_cell_size_and_offset(center_net_configs):
     raw = {
         "class_logits_BHWK": np.full((1, 24, 24, 5), -20, np.float32),
@@ -87,6 +82,7 @@ def test_more_predictions_than_cells_are_padded_with_zeros(center_net_configs):
     assert not found[CLASSES][0, 1:].any()
 
 
+@pytest.mark.slow  # compilation
 def test_decoding_compiles_under_xla(center_net_configs, center_net_raw):
     config = center_net_configs["resnet50"]
     detector = CenterNetDetector(CenterNetFamily(config), FIVE, network=None)

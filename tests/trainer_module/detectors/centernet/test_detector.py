@@ -158,6 +158,7 @@ def test_losses_of_keypoints_of_parts_add_up_to_those_of_the_batch(cats, cat_bat
         assert float(parts[0][name] + parts[1][name]) == pytest.approx(float(loss), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_losses_of_keypoints_and_their_gradients_compile_under_xla(cats, cat_batch):
     outputs = cats.forward(cat_batch, training=False)
 
@@ -174,6 +175,7 @@ def test_losses_of_keypoints_and_their_gradients_compile_under_xla(cats, cat_bat
         np.testing.assert_allclose(gradients[name], gradient, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_detections_with_keypoints_compile_under_xla(cats, cat_batch):
     outputs = dict(cats.forward(cat_batch, training=False))
     for seed, name in enumerate(("class_logits_BHWK", "keypoint_logits_BHWP")):  # those of random weights nearly tie

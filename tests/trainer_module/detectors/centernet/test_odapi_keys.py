@@ -27,42 +27,13 @@ def read_keys(path: Path, unused: str) -> dict[str, tuple[int, ...]]:
     return {key: shape for key, shape in keys.items() if not (unused and key.startswith(unused))}
 
 
-@pytest.mark.parametrize(
-    ("name", "extractor", "num_trained"),
-    [
-        ("resnet50_v1_fpn_512x512", CenterNetFeatureExtractor(backbone="resnet50_v1"), 25_277_214),
-        pytest.param(
-            "resnet101_v1_fpn_512x512_coco17_tpu-8",
-            CenterNetFeatureExtractor(backbone="resnet101_v1"),
-            44_295_454,
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            "resnet50_v2_512x512_coco17_tpu-8",
-            CenterNetFeatureExtractor(backbone="resnet50_v2"),
-            29_846_622,
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            "hourglass104_512x512_coco17_tpu-8",
-            CenterNetFeatureExtractor(backbone="hourglass_104"),
-            191_289_148,
-            marks=pytest.mark.slow,
-        ),
-        ("mobilenetv2_fpn_od_512x512", CenterNetFeatureExtractor(backbone="mobilenet_v2"), 2_533_254),
-        (
-            "mobilenetv2_fpn_sep_conv_flag_od_512x512",
-            CenterNetFeatureExtractor(backbone="mobilenet_v2", use_separable_conv=True),
-            2_507_198,
-        ),
-    ],
-)
-def test_every_key_of_the_zoo_occurs_once_with_its_shape(
-    name, extractor, num_trained, reference_dir, center_net_configs
-):
-    base: CenterNet = center_net_configs["resnet50"]
-    resizer = dataclasses.replace(base.image_resizer, min_dimension=128, max_dimension=128)
-    config = dataclasses.replace(base, feature_extractor=extractor, image_resizer=resizer)
+SLOW = pytest.mark.slow
+
+
+def assert_keys_of_the_zoo(config: CenterNet, path: Path, num_trained: int, unused: str) -> None:
+    """Assert that each key occurs once with its shape; on small images, which changes no weight."""
+    resizer = dataclasses.replace(config.image_resizer, min_dimension=128, max_dimension=128)
+    config = dataclasses.replace(config, image_resizer=resizer)
     network = build_centernet(config, num_classes=90)
     keys = odapi_keys(family_of(config), network)
     shapes = {
@@ -71,50 +42,52 @@ def test_every_key_of_the_zoo_occurs_once_with_its_shape(
         for variable in layer.weights
     }
     assert len(set(keys.values())) == len(keys)
-    assert shapes == read_keys(reference_dir / "keys" / f"centernet_{name}.tsv", UNUSED.get(name, ""))
+    assert shapes == read_keys(path, unused)
     assert sum(math.prod(variable.shape) for variable in network.trainable_variables) == num_trained
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "num_trained"),
+    [
+        pytest.param("resnet50_v1_fpn_512x512", {"backbone": "resnet50_v1"}, 25_277_214, marks=SLOW),
+        pytest.param("resnet101_v1_fpn_512x512_coco17_tpu-8", {"backbone": "resnet101_v1"}, 44_295_454, marks=SLOW),
+        pytest.param("resnet50_v2_512x512_coco17_tpu-8", {"backbone": "resnet50_v2"}, 29_846_622, marks=SLOW),
+        pytest.param("hourglass104_512x512_coco17_tpu-8", {"backbone": "hourglass_104"}, 191_289_148, marks=SLOW),
+        pytest.param("mobilenetv2_fpn_od_512x512", {"backbone": "mobilenet_v2"}, 2_533_254, marks=SLOW),
+        (
+            "mobilenetv2_fpn_sep_conv_flag_od_512x512",
+            {"backbone": "mobilenet_v2", "use_separable_conv": True},
+            2_507_198,
+        ),
+    ],
+)
+def test_every_key_of_the_zoo_occurs_once_with_its_shape(
+    name, settings, num_trained, reference_dir, center_net_configs
+):
+    extractor = CenterNetFeatureExtractor(**settings)
+    config = dataclasses.replace(center_net_configs["resnet50"], feature_extractor=extractor)
+    path = reference_dir / "keys" / f"centernet_{name}.tsv"
+    assert_keys_of_the_zoo(config, path, num_trained, UNUSED.get(name, ""))
 
 
 # The checkpoint of MobileNetV2 is a zoo model without a configuration.
 @pytest.mark.parametrize(
     ("name", "preset", "num_trained"),
     [
-        ("mobilenetv2_fpn_kpts_512x512", "centernet_resnet50_v1_fpn_512x512_kpts", 2_721_755),
+        ("mobilenetv2_fpn_kpts_512x512", "resnet50_v1_fpn_512x512_kpts", 2_721_755),
         pytest.param(
-            "resnet50_v1_fpn_512x512_kpts_coco17_tpu-8",
-            "centernet_resnet50_v1_fpn_512x512_kpts",
-            25_742_195,
-            marks=pytest.mark.slow,
+            "resnet50_v1_fpn_512x512_kpts_coco17_tpu-8", "resnet50_v1_fpn_512x512_kpts", 25_742_195, marks=SLOW
         ),
-        pytest.param(
-            "resnet50_v2_512x512_kpts_coco17_tpu-8",
-            "centernet_resnet50_v2_512x512_kpts",
-            30_311_603,
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            "hourglass104_512x512_kpts_coco17_tpu-32",
-            "centernet_hourglass104_512x512_kpts",
-            194_873_318,
-            marks=pytest.mark.slow,
-        ),
+        pytest.param("resnet50_v2_512x512_kpts_coco17_tpu-8", "resnet50_v2_512x512_kpts", 30_311_603, marks=SLOW),
+        pytest.param("hourglass104_512x512_kpts_coco17_tpu-32", "hourglass104_512x512_kpts", 194_873_318, marks=SLOW),
     ],
 )
 def test_every_key_with_keypoints_occurs_once_with_its_shape(name, preset, num_trained, reference_dir):
-    model = find_preset(preset).config.model
-    resizer = dataclasses.replace(model.image_resizer, min_dimension=128, max_dimension=128)
-    config = dataclasses.replace(model, image_resizer=resizer)
+    config = find_preset(f"centernet_{preset}").config.model
     if name.startswith("mobilenet"):
         config = dataclasses.replace(config, feature_extractor=CenterNetFeatureExtractor(backbone="mobilenet_v2"))
-    network = build_centernet(config, num_classes=90)
-    keys = odapi_keys(family_of(config), network)
-    shapes = {
-        keys[f"{layer.name}/{variable.name}"]: tuple(variable.shape)
-        for layer in network.layers
-        for variable in layer.weights
-    }
-    assert shapes == read_keys(reference_dir / "keys" / f"centernet_{name}.tsv", UNUSED.get(name, ""))
-    assert sum(math.prod(variable.shape) for variable in network.trainable_variables) == num_trained
+    path = reference_dir / "keys" / f"centernet_{name}.tsv"
+    assert_keys_of_the_zoo(config, path, num_trained, UNUSED.get(name, ""))
 
 
 @pytest.mark.parametrize(

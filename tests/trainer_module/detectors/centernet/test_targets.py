@@ -43,13 +43,6 @@ def test_a_box_without_an_area_has_the_narrowest_gaussian():
     np.testing.assert_allclose(gaussian_sigma(tf.zeros([1, 1, 2]), 0.7).numpy(), 1 / 6)
 
 
-def test_only_centres_are_1(center_net_truth):
-    heatmap = assign(center_net_truth).heatmap_BHWK.numpy()
-    # Centres in cells of 1/24: (7.2, 9.6), (7.44, 9.36), (14.88, 15.6), (12.6, 13.2); (9.0, 4.8), (4.92, 12.12).
-    places = [[0, 7, 9, 0], [0, 12, 13, 4], [0, 14, 15, 3], [1, 4, 12, 1], [1, 9, 4, 2]]
-    assert np.argwhere(heatmap == 1).tolist() == places
-
-
 def test_without_boxes_the_heat_map_is_empty():
     nothing = {"boxes_yxyx_rel": np.zeros((1, 2, 4), np.float32), "class_indices": np.full((1, 2), -1, np.int32)}
     targets = assign(nothing)

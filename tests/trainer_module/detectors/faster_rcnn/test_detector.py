@@ -112,6 +112,7 @@ def test_detections_have_the_shapes_of_the_interface(detector, batch):
     assert (found[SCORES].numpy()[~is_row] == 0).all()
 
 
+@pytest.mark.slow
 def test_detections_in_a_graph_without_autograph_equal_the_eager_ones(detector, batch, found):
     """Evaluation and export trace the code as it is."""
     detect = tf.function(detector.detections, autograph=False)

@@ -45,11 +45,6 @@ def test_a_box_outside_takes_the_place_of_another(plain_config):
     np.testing.assert_allclose(found.boxes_yxyx_px_BP4[0], [ANCHORS[3].numpy(), [0] * 4])
 
 
-def test_boxes_below_the_threshold_are_dropped(plain_config):
-    found = select(replace(plain_config, first_stage_nms_score_threshold=0.6), [1.0, 0.0, 0.0, 0.0])
-    assert found.num_B.numpy().tolist() == [1]
-
-
 def test_offsets_move_the_anchors(plain_config):
     # A tenth of the height down, half as high: exp(-0.6931) = 0.5.
     offsets = tf.constant([[[1.0, 0.0, 5 * np.log(0.5), 0.0]]], tf.float32)

@@ -20,32 +20,25 @@ def sample(candidates, positives, batch_size, fraction, *, jit: bool = False) ->
     return np.flatnonzero(tf.function(chosen, jit_compile=jit)().numpy()[0]).tolist()
 
 
-@pytest.mark.parametrize("jit", [False, True])
-def test_positives_are_limited_and_negatives_fill_the_rest(jit):
-    # Half of 4 may be positive: rows 0 (0.9) and 2 (0.8) of 0, 1, 2; then the negatives 4 (0.7) and 5 (0.3).
-    assert sample([1] * 6, [1, 1, 1, 0, 0, 0], 4, 0.5, jit=jit) == [0, 2, 4, 5]
+@pytest.mark.parametrize(
+    ("candidates", "positives", "batch_size", "fraction", "chosen"),
+    [
+        # Half of 4 may be positive: rows 0 (0.9) and 2 (0.8) of 0, 1, 2; then the negatives 4 (0.7) and 5 (0.3).
+        ([1] * 6, [1, 1, 1, 0, 0, 0], 4, 0.5, [0, 2, 4, 5]),
+        ([1] * 6, [0, 1, 0, 0, 0, 0], 4, 0.5, [0, 1, 2, 4]),  # few positives leave room for negatives
+        ([1] * 6, [1, 1, 1, 1, 1, 0], 4, 0.5, [0, 2, 5]),  # few negatives are not replaced by positives
+        ([0, 1, 0, 1, 0, 0], [1, 1, 0, 0, 0, 0], 4, 0.5, [1, 3]),
+        ([1, 1, 1, 1, 1, 0], [1, 1, 1, 0, 0, 0], 2, 1.0, [0, 2]),
+        ([1, 1, 1, 1, 1, 0], [1, 1, 1, 0, 0, 0], 2, 0.0, [3, 4]),  # 0.2 and 0.7 of rows 3 to 5 without row 5
+        ([1] * 6, [1, 0, 1, 0, 1, 0], 99, 1.0, [0, 1, 2, 3, 4, 5]),
+    ],
+)
+def test_positives_are_limited_and_negatives_fill_the_rest(candidates, positives, batch_size, fraction, chosen):
+    assert sample(candidates, positives, batch_size, fraction) == chosen
 
 
-def test_few_positives_leave_room_for_negatives():
-    assert sample([1] * 6, [0, 1, 0, 0, 0, 0], 4, 0.5) == [0, 1, 2, 4]
-
-
-def test_few_negatives_are_not_replaced_by_positives():
-    assert sample([1] * 6, [1, 1, 1, 1, 1, 0], 4, 0.5) == [0, 2, 5]
-
-
-def test_only_candidates_are_chosen():
-    assert sample([0, 1, 0, 1, 0, 0], [1, 1, 0, 0, 0, 0], 4, 0.5) == [1, 3]
-
-
-@pytest.mark.parametrize("fraction", [0.0, 1.0])
-def test_a_batch_of_one_kind(fraction):
-    wanted = [0, 2] if fraction else [3, 4]  # 0.7 and 0.2 of rows 3 to 5 without row 5
-    assert sample([1, 1, 1, 1, 1, 0], [1, 1, 1, 0, 0, 0], 2, fraction) == wanted
-
-
-def test_more_samples_than_rows_choose_all_candidates():
-    assert sample([1] * 6, [1, 0, 1, 0, 1, 0], 99, 1.0) == [0, 1, 2, 3, 4, 5]
+def test_sampling_compiles_under_xla():
+    assert sample([1] * 6, [1, 1, 1, 0, 0, 0], 4, 0.5, jit=True) == [0, 2, 4, 5]
 
 
 def test_chosen_rows_move_to_the_front_in_order():

@@ -55,6 +55,7 @@ def test_every_variable_of_a_checkpoint_is_used_or_training_state(folder, config
     assert {name for name in stored if not is_training_state(name)} == used
 
 
+@pytest.mark.slow
 def test_every_key_of_lite0_is_used_with_its_shape(reference_dir):
     lite = find_preset("efficientdet_lite0").config.model
     network = build_ssd(

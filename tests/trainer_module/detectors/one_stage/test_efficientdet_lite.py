@@ -137,7 +137,3 @@ def test_the_onnx_file_equals_the_model_in_memory(detector, tmp_path):
     for package in ("tf2onnx", "onnxruntime"):
         pytest.importorskip(package, reason="pip install 'detloom[onnx]'")
     assert onnx_export.export_onnx(detector, tmp_path / "onnx").stat().st_size > 0  # compares them itself
-
-
-def test_memory_can_be_estimated(detector):
-    assert detector.activation_bytes_per_image() > 96 * 96 * 4

@@ -62,21 +62,14 @@ def test_boxes_and_classes_can_have_separate_towers(make_heads):
 
 
 @pytest.mark.parametrize(
-    ("use_depthwise", "kind"), [(False, keras.layers.Conv2D), (True, keras.layers.SeparableConv2D)]
+    ("use_depthwise", "kernel_size", "kind"),
+    [(False, 1, keras.layers.Conv2D), (True, 5, keras.layers.SeparableConv2D)],
 )
-def test_convolutions_can_be_separable(make_heads, use_depthwise, kind):
-    network = make_heads({f"{HEAD}.use_depthwise": use_depthwise})
-    assert {type(network.get_layer(name)) for name in ("head_conv_0", "head_offsets", "head_classes")} == {kind}
-
-
-def test_full_convolutions_can_have_kernels_of_one_pixel(make_heads):
-    network = make_heads({f"{HEAD}.use_depthwise": False, f"{HEAD}.kernel_size": 1})
-    assert network.get_layer("head_offsets").kernel_size == (1, 1)
-
-
-def test_kernels_have_the_configured_size(make_heads):
-    network = make_heads({f"{HEAD}.kernel_size": 5})
-    assert {network.get_layer(name).kernel_size for name in ("head_conv_0", "head_offsets")} == {(5, 5)}
+def test_convolutions_have_the_configured_kind_and_kernel_size(make_heads, use_depthwise, kernel_size, kind):
+    network = make_heads({f"{HEAD}.use_depthwise": use_depthwise, f"{HEAD}.kernel_size": kernel_size})
+    layers = [network.get_layer(name) for name in ("head_conv_0", "head_offsets", "head_classes")]
+    assert {type(layer) for layer in layers} == {kind}
+    assert {layer.kernel_size for layer in layers[1:]} == {(kernel_size, kernel_size)}
 
 
 @pytest.mark.parametrize(

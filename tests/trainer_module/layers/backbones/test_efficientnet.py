@@ -20,6 +20,10 @@ def extractor_of(size: int, **neck: object) -> FeatureExtractor:
     return replace(config, backbone=backbone, neck=replace(config.neck, **neck))
 
 
+def lite_extractor(number: int) -> FeatureExtractor:
+    return find_preset(f"efficientdet_lite{number}").config.model.feature_extractor
+
+
 def build(config: FeatureExtractor, image_hw: tuple[int, int] = (64, 96), *, freeze_batchnorm: bool = False):
     image = keras.Input((*image_hw, 3))
     return keras.Model(image, build_efficientnet(config, image, freeze_batchnorm=freeze_batchnorm))
@@ -35,6 +39,7 @@ def test_levels_have_their_strides_and_the_channels_of_the_paper(b0):
     assert shapes == {2: (16, 24, 24), 3: (8, 12, 40), 4: (4, 6, 112), 5: (2, 3, 320)}
 
 
+@pytest.mark.slow
 def test_layers_and_features_equal_keras_applications(b0):
     theirs = keras.applications.EfficientNetB0(include_top=False, weights=None, input_shape=(64, 96, 3))
     ours = {layer.name: layer for layer in b0.layers if layer.weights}
@@ -67,30 +72,20 @@ def test_features_of_larger_networks_come_after_the_last_blocks_only_if_configur
     assert blocks[-1].name == names[5]
 
 
-def test_no_blocks_are_built_after_the_last_level():
-    assert efficientnet_blocks(extractor_of(0, min_level=3, max_level=4))[-1].name == "block5c"
-
-
-def test_b7_is_twice_as_wide_and_3_1_times_as_deep():
-    blocks = efficientnet_blocks(extractor_of(7, features_of_last_blocks=True))
-    assert len(blocks) == 4 + 7 + 7 + 10 + 10 + 13 + 4  # 3.1 times 1, 2, 2, 3, 3, 4, 1, rounded up
-    assert (blocks[0].channels_in, blocks[-1].channels_out) == (64, 640)
-
-
-def lite_extractor(number: int) -> FeatureExtractor:
-    return find_preset(f"efficientdet_lite{number}").config.model.feature_extractor
-
-
-def test_lite_scales_neither_stem_nor_first_and_last_stage():
-    blocks = efficientnet_blocks(lite_extractor(4))
-    assert len(blocks) == 1 + 4 + 4 + 6 + 6 + 8 + 1  # 1.8 times 2, 2, 3, 3, 4, rounded up
-    assert (blocks[0].channels_in, blocks[0].channels_out, blocks[-1].channels_out) == (32, 24, 448)
-    assert {block.level: block.name for block in blocks if block.level} == {
-        2: "block2d",
-        3: "block3d",
-        4: "block5f",
-        5: "block7a",
-    }
+@pytest.mark.parametrize(
+    ("extractor", "num_blocks", "channels", "last_block"),
+    [
+        # 3.1 times 1, 2, 2, 3, 3, 4, 1, rounded up
+        (extractor_of(7, features_of_last_blocks=True), 4 + 7 + 7 + 10 + 10 + 13 + 4, (64, 640), "block7d"),
+        # 1.8 times 2, 2, 3, 3, 4, rounded up; neither stem nor first and last stage
+        (lite_extractor(4), 1 + 4 + 4 + 6 + 6 + 8 + 1, (32, 448), "block7a"),
+        (extractor_of(0, min_level=3, max_level=4), 1 + 2 + 2 + 3 + 3, (32, 112), "block5c"),  # up to the last level
+    ],
+)
+def test_blocks_scale_with_the_size(extractor, num_blocks, channels, last_block):
+    blocks = efficientnet_blocks(extractor)
+    assert (len(blocks), blocks[-1].name) == (num_blocks, last_block)
+    assert (blocks[0].channels_in, blocks[-1].channels_out) == channels
 
 
 def test_lite_has_relu6_and_no_squeeze_and_excitation():
@@ -130,10 +125,3 @@ def test_the_penalty_of_the_neck_applies_only_if_configured():
     hyperparams = replace(config.conv_hyperparams, regularizer=L2Regularizer(weight=0.5))
     other = replace(config, conv_hyperparams=hyperparams, override_base_feature_extractor_hyperparams=True)
     assert float(build(other).get_layer("stem_conv").kernel.regularizer.l2) == pytest.approx(0.25)
-
-
-def test_frozen_batch_norm_keeps_its_statistics():
-    frozen = build(extractor_of(0, max_level=4), (32, 32), freeze_batchnorm=True)
-    before = frozen.get_layer("stem_bn").moving_mean.numpy()
-    frozen(np.random.default_rng(0).normal(size=(2, 32, 32, 3)).astype(np.float32), training=True)
-    np.testing.assert_array_equal(frozen.get_layer("stem_bn").moving_mean, before)

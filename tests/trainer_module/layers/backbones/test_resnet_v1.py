@@ -32,53 +32,42 @@ def approx(means: dict[int, list[float]]) -> dict[int, object]:
 
 
 @pytest.fixture(scope="module")
-def resnet50() -> keras.Model:
-    return build((65, 97))
-
-
-@pytest.fixture(scope="module")
 def narrow() -> keras.Model:
-    return build(depth_multiplier=0.25, min_depth=24, freeze_batchnorm=True)
+    return build((65, 97), depth_multiplier=0.25, min_depth=24, freeze_batchnorm=True)
 
 
-def test_levels_have_their_strides_and_the_channels_of_the_paper(resnet50):
-    shapes = {level: feature.shape[1:] for level, feature in resnet50.output.items()}
-    assert shapes == {2: (17, 25, 256), 3: (9, 13, 512), 4: (5, 7, 1024), 5: (3, 4, 2048)}
+def test_levels_have_their_strides_and_channels(narrow):
+    shapes = {level: feature.shape[1:] for level, feature in narrow.output.items()}
+    assert shapes == {2: (17, 25, 64), 3: (9, 13, 128), 4: (5, 7, 256), 5: (3, 4, 512)}
+    assert narrow.get_layer("conv2_block1_1_conv").filters == 24  # the minimum; 64 * 0.25 = 16
 
 
-def test_features_equal_keras_applications_if_the_pooling_pads_equally(resnet50):
+@pytest.mark.slow
+def test_features_equal_keras_applications_if_the_pooling_pads_equally():
     # 65 x 97 leaves the first convolution as 33 x 49: 'SAME' pads odd sizes by one at each side, as theirs always does.
+    ours = build((65, 97))
     theirs = keras.applications.ResNet50(input_shape=(65, 97, 3), include_top=False, weights=None)
     image = np.random.default_rng(0).uniform(-100, 100, (1, 65, 97, 3)).astype(np.float32)
     for layer in (layer for layer in theirs.layers if layer.weights):
         weights = layer.get_weights()
         is_conv = isinstance(layer, keras.layers.Conv2D)  # with a bias, which starts at zero and which ours has not
-        resnet50.get_layer(layer.name).set_weights(weights[:1] if is_conv else weights)
+        ours.get_layer(layer.name).set_weights(weights[:1] if is_conv else weights)
     expected = theirs(image).numpy()
-    np.testing.assert_allclose(resnet50(image)[5], expected, atol=1e-4 * expected.std())
+    np.testing.assert_allclose(ours(image)[5], expected, atol=1e-4 * expected.std())
 
 
-def test_no_layer_is_narrower_than_the_minimum(narrow):
-    assert narrow.get_layer("conv2_block1_1_conv").filters == 24  # 64 * 0.25 = 16
-    assert {level: feature.shape[-1] for level, feature in narrow.output.items()} == {2: 64, 3: 128, 4: 256, 5: 512}
-
-
-def test_without_the_override_the_backbone_has_the_references_settings(resnet50):
-    norms = [layer for layer in resnet50.layers if isinstance(layer, FusedBatchNorm)]
-    assert {(norm.momentum, norm.epsilon, norm.scale, norm.center) for norm in norms} == {(0.997, 1e-5, True, True)}
-    assert len(resnet50.losses) == 53
-    kernel = resnet50.get_layer("conv5_block3_2_conv").kernel
-    assert kernel.regularizer.l2 == pytest.approx(1e-4)
-    initializer = resnet50.get_layer("conv5_block3_2_conv").kernel_initializer
-    settings = (initializer.scale, initializer.mode, initializer.distribution)
-    assert settings == (1.0, "fan_in", "truncated_normal")
-
-
-def test_frozen_batch_norm_keeps_its_statistics(narrow):
+def test_without_the_override_the_backbone_has_the_references_settings(narrow):
     norms = [layer for layer in narrow.layers if isinstance(layer, FusedBatchNorm)]
+    assert {(norm.momentum, norm.epsilon, norm.scale, norm.center) for norm in norms} == {(0.997, 1e-5, True, True)}
     assert all(norm.use_moving_statistics for norm in norms)
+    assert len(narrow.losses) == 53
+    layer = narrow.get_layer("conv5_block3_2_conv")
+    assert layer.kernel.regularizer.l2 == pytest.approx(1e-4)
+    initializer = layer.kernel_initializer
+    assert (initializer.scale, initializer.mode, initializer.distribution) == (1.0, "fan_in", "truncated_normal")
 
 
+@pytest.mark.slow
 def test_features_equal_the_reference(corner_means):
     network = build(depth_multiplier=0.5)
     in_inference = {2: [2.18332, 1.96776], 3: [8.98797, 13.7954], 4: [160.687, 221.17], 5: [664.259, 774.044]}

@@ -38,7 +38,7 @@ def ones(network):
     return [tf.ones([1, *feature.shape[1:]]) for feature in network.inputs]
 
 
-@pytest.mark.parametrize("levels", [(3, 7), (2, 5), (3, 4), (4, 9), (5, 5)])
+@pytest.mark.parametrize("levels", [(3, 7), (2, 5), (5, 5)])
 def test_levels_have_their_strides_and_the_configured_channels(levels):
     outputs = make_fpn((128, 64), levels=levels).output
     assert {int(level): feature.shape[1:] for level, feature in outputs.items()} == {
@@ -79,27 +79,10 @@ def test_explicit_padding_of_a_stride_is_symmetrical():
     np.testing.assert_allclose(answers[1], [[22, 33], [2220, 3330]])
 
 
-def test_explicit_padding_fits_any_size():
-    network = make_fpn((100, 36), levels=(2, 6), use_explicit_padding=True)  # 25, 13, 7, 4 rows
-    assert {int(level): feature.shape[1:3] for level, feature in network.output.items()} == {
-        2: (25, 9),
-        3: (13, 5),
-        4: (7, 3),
-        5: (4, 2),
-        6: (2, 1),
-    }
-
-
 def test_a_finer_level_gets_the_smoothed_coarser_one():
     """This is as in the reference; the paper uses the map before it is smoothed."""
     network = make_fpn()
     assert network.get_layer("neck_upsample_3").input is network.get_layer("neck_smooth_4_activation").output
-
-
-def test_coarser_levels_come_from_the_one_before():
-    network = make_fpn()
-    assert network.get_layer("neck_coarse_6").input is network.get_layer("neck_lateral_5").output
-    assert network.get_layer("neck_coarse_7").input is network.get_layer("neck_coarse_6_activation").output
 
 
 @pytest.mark.parametrize(
@@ -142,15 +125,3 @@ def test_laterals_always_have_a_bias_and_others_if_batch_norm_has_no_offset(hype
     network = make_fpn(hyperparams=hyperparams)
     assert network.get_layer("neck_lateral_3").use_bias
     assert {network.get_layer(name).use_bias for name in ("neck_smooth_3", "neck_coarse_6")} == {use_bias}
-
-
-def test_all_but_the_laterals_are_normalized_and_activated():
-    names = {layer.name for layer in make_fpn(hyperparams={"activation": "SWISH"}).layers}
-    for name in ("neck_smooth_3", "neck_smooth_4", "neck_coarse_6", "neck_coarse_7"):
-        assert {f"{name}_bn", f"{name}_activation"} <= names
-    assert not {name for name in names if name.startswith("neck_lateral") and name.endswith(("_bn", "_activation"))}
-
-
-def test_batch_norm_can_be_frozen():
-    network = make_fpn(freeze_batchnorm=True)
-    assert all(layer.use_moving_statistics for layer in network.layers if layer.name.endswith("_bn"))
