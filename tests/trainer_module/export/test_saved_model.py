@@ -182,6 +182,7 @@ def test_an_export_is_not_compared_with_detections_that_depend_on_rounding(check
     assert "rounding changes the detections" in caplog.text
 
 
+@pytest.mark.slow  # another export
 def test_a_model_that_detects_nothing_is_exported(tmp_path, tiny_config, changed):
     nms = "model.post_processing.batch_non_max_suppression"
     config = changed(tiny_config, {f"{nms}.score_threshold": 0.9999})

@@ -87,6 +87,7 @@ def test_the_8_bit_file_takes_unchanged_colors(exported, examples):
     assert (folder / "int8.tflite").stat().st_size < (folder / "float32.tflite").stat().st_size
 
 
+@pytest.mark.slow  # a conversion in another process
 def test_a_diverged_model_is_refused_in_8_bits(
     tiny_config, settings, examples, tmp_path, write_records, make_spread_detector
 ):
@@ -162,6 +163,7 @@ def test_compressed_or_damaged_packed_files_are_refused(exported, tmp_path):
             TfliteDetector(str(tmp_path / f"{number}.tflite"))
 
 
+@pytest.mark.slow  # another conversion
 def test_soft_suppression_is_replaced_by_hard_suppression_with_a_warning(
     tiny_config, changed, tmp_path, caplog, make_spread_detector
 ):

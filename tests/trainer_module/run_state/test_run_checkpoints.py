@@ -1,5 +1,6 @@
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import tensorflow as tf
@@ -7,6 +8,7 @@ import tensorflow as tf
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.config import Train
 from detloom.schemas.model.optimizers import ConstantLearningRate, MomentumOptimizer
+from detloom.trainer_module.run_state import run_checkpoints
 from detloom.trainer_module.run_state.run_checkpoints import RunCheckpoints
 
 TRAIN = Train(num_steps=9, optimizer=MomentumOptimizer(learning_rate=ConstantLearningRate()), max_to_keep=2)
@@ -29,6 +31,18 @@ def damage(path):
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 0xFF
     path.write_bytes(bytes(content))
+
+
+def test_a_save_is_overdue_ten_minutes_after_the_last_one(tmp_path, monkeypatch):
+    now = 1000.0
+    monkeypatch.setattr(run_checkpoints, "time", SimpleNamespace(monotonic=lambda: now))
+    checkpoints, variable = make(tmp_path)
+    now = 1600.0
+    assert not checkpoints.is_overdue
+    now = 1601.0
+    assert checkpoints.is_overdue
+    save(checkpoints, variable, 5)
+    assert not checkpoints.is_overdue
 
 
 @pytest.mark.parametrize("device", [None, "/job:localhost"])
