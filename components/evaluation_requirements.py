@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.typed_dict import nearest_hint
-from detloom.schemas.run_file.evaluator_and_gates import Evaluator, Gates, ImageSlices
+from detloom.schemas.run_file.evaluator import EvaluatorSettings, ImageSlices
+from detloom.schemas.run_file.gates import Gates
 
 if typing.TYPE_CHECKING:
     import tensorflow as tf
@@ -39,7 +40,7 @@ class EvaluationRequirements:
     split: str = "test"
 
     @classmethod
-    def of_settings(cls, settings: Evaluator, gates: Gates, split: str) -> "EvaluationRequirements":
+    def of_settings(cls, settings: EvaluatorSettings, gates: Gates, split: str) -> "EvaluationRequirements":
         metrics = [each.metric for each in gates.floors] + [each.metric for each in gates.changes]
         return cls(
             class_metrics=tuple(sorted({metric for metric in metrics if "/" in metric})),

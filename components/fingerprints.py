@@ -102,29 +102,35 @@ def _origin(module: str) -> Path | None:
     return None
 
 
+def _file_of(module: str) -> Path:
+    origin = _origin(module)
+    assert origin is not None, module
+    return origin
+
+
 def _reach(*modules: str) -> dict[str, Path]:
     """Return the files of these modules and of all modules that they import, directly or indirectly.
 
-    Importing a module runs its packages' `__init__.py` too, but calls none of their functions: of a package that is
-    only reached this way, imports inside functions do not count.
+    The packages that contain them are included, but not what their `__init__.py` imports, which they only re-export.
     """
     origins: dict[str, Path] = {}
-    waiting = [(module, True) for module in modules]
-    seen: set[tuple[str, bool]] = set()
+    waiting = list(modules)
     while waiting:
-        module, is_used = waiting.pop()
-        if (module, is_used) not in seen:
-            seen.add((module, is_used))
-            origin = _origin(module)
-            assert origin is not None, module
-            origins[module] = origin
-            source = origin.read_bytes()
-            names = _imports_in(source, with_functions=is_used)
-            imported = (name if _origin(name) else name.rpartition(".")[0] for name in names)
-            waiting += [(name, True) for name in imported if _origin(name)]
-            parts = module.split(".")
-            waiting += [(".".join(parts[:length]), False) for length in range(2, len(parts))]
-    return origins
+        module = waiting.pop()
+        if module in origins:
+            continue
+        origins[module] = _file_of(module)
+        names = _imports_in(origins[module].read_bytes())
+        imported = (name if _origin(name) else name.rpartition(".")[0] for name in names)
+        waiting += [name for name in imported if _origin(name)]
+    parents = {parent for module in origins for parent in _parents(module)}
+    return {**origins, **{parent: _file_of(parent) for parent in parents - origins.keys()}}
+
+
+def _parents(module: str) -> list[str]:
+    """Return the packages that contain a module, without `detloom` itself."""
+    parts = module.split(".")
+    return [".".join(parts[:length]) for length in range(2, len(parts))]
 
 
 def _named_data_files(origins: Mapping[str, Path]) -> dict[str, Path]:
@@ -148,7 +154,7 @@ def _named_data_files(origins: Mapping[str, Path]) -> dict[str, Path]:
 
 
 @functools.cache
-def _imports_in(source: bytes, *, with_functions: bool) -> frozenset[str]:
+def _imports_in(source: bytes) -> frozenset[str]:
     """Return the names that a source imports from detloom: `package.module` or `package.module.name`.
 
     Cached, because nodes share modules.
@@ -164,8 +170,7 @@ def _imports_in(source: bytes, *, with_functions: bool) -> frozenset[str]:
             names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             names.update(f"{node.module}.{alias.name}" for alias in node.names)
-        if with_functions or not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            waiting.extend(ast.iter_child_nodes(node))
+        waiting.extend(ast.iter_child_nodes(node))
     return frozenset(name for name in names if name.startswith(f"{_PACKAGE}."))
 
 

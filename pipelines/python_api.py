@@ -21,7 +21,8 @@ from detloom.schemas.errors import InputError
 from detloom.schemas.model.strategy import Strategy, StrategyKind
 from detloom.schemas.reading.overrides import KeyPath, Located, nest, split_key
 from detloom.schemas.reading.redact import redact
-from detloom.schemas.run_file.evaluator_and_gates import Evaluator, Gates
+from detloom.schemas.run_file.evaluator import EvaluatorSettings
+from detloom.schemas.run_file.gates import Gates
 
 if TYPE_CHECKING:
     from detloom.components.dataset_validator.statistics.model_input import ModelInput
@@ -192,7 +193,7 @@ def evaluate(
     *,
     out: PathLike = "evaluation",
     baseline: PathLike | None = None,
-    settings: Evaluator | None = None,
+    settings: EvaluatorSettings | None = None,
     gates: Gates | None = None,
 ) -> "EvaluationResult":
     """Evaluate an exported model, decide by the gates, and write the report to `out`.
@@ -215,7 +216,7 @@ def evaluate(
     from detloom.pipelines.find_examples import parse_eval_set
 
     split = parse_eval_set(os.fspath(examples if "*" in os.fspath(examples) else _local(examples)))
-    params = EvaluatorParams(split=split.name, settings=settings or Evaluator(), gates=gates or Gates())
+    params = EvaluatorParams(split=split.name, settings=settings or EvaluatorSettings(), gates=gates or Gates())
     return evaluate_model(_local(model), split.files, params, _local(out), _local(baseline) if baseline else None)
 
 

@@ -1,7 +1,8 @@
 """Exceptions for mistakes that the user can fix, the checks that raise them, and the exit codes of the commands."""
 
 import enum
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 
 
 class ExitCode(enum.IntEnum):
@@ -48,6 +49,20 @@ def check(condition: bool, field: str, got: object, allowed: str, other: str = "
         got = list(got) if isinstance(got, tuple) else got  # as the user writes it
         end = "" if allowed.endswith("?") else "."  # a hint such as "Did you mean 'AP'?"
         raise FieldError(field, f"got {got}, allowed: {allowed}{end}", other)
+
+
+def check_not_empty(owner: object, *fields: str) -> None:
+    """Raise FieldError for an empty text or list."""
+    for field in fields:
+        if not getattr(owner, field):
+            raise FieldError(field, "must not be empty.")
+
+
+def check_unique(field: str, values: Iterable[object]) -> None:
+    """Raise FieldError if a value occurs twice."""
+    twice = [value for value, count in Counter(values).items() if count > 1]
+    if twice:
+        raise FieldError(field, f"must not contain duplicates: {twice[0]!r} appears twice.")
 
 
 def check_fields(owner: object, allowed: str, *fields: str) -> None:

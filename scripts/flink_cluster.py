@@ -26,9 +26,9 @@ ROOT = Path(__file__).resolve().parent.parent
 SETTINGS = ROOT / "scripts/flink"
 sys.path.insert(0, str(ROOT))
 
-from detloom.pipelines.dag.beam_options import JOB_SERVER_BEAM, job_server_in_cache  # noqa: E402
 from detloom.trainer_module.files.user_cache import user_cache  # noqa: E402
 
+JOB_SERVER_BEAM = "2.62.0"  # version of Beam's Java packages that the built job server consists of
 FLINK = "1.19.3"
 FLINK_MINOR = FLINK.rpartition(".")[0]
 READY_SECONDS = 120
@@ -72,7 +72,7 @@ def main() -> int:
 
 def build_job_server() -> Path:
     """Return the path of Beam's job server in the cache, built by Maven if it is missing."""
-    jar = job_server_in_cache(FLINK_MINOR)
+    jar = user_cache("flink") / f"beam-runners-flink-{FLINK_MINOR}-job-server-{JOB_SERVER_BEAM}.jar"
     if not jar.is_file():
         with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=jar.parent) as folder:
             shutil.copyfile(SETTINGS / "job_server.xml", Path(folder, "pom.xml"))

@@ -24,7 +24,7 @@ from detloom.schemas.errors import InputError
 from detloom.schemas.model.config import TrainEvalConfig
 from detloom.schemas.reading.text_file import write_text_file
 from detloom.schemas.reading.typed_dict import from_json, to_canonical_json
-from detloom.schemas.run_file.tuner import SearchRange, Tuner, apply_hyperparameters, search_space, shortened
+from detloom.schemas.run_file.tuner import SearchRange, TunerSettings, apply_hyperparameters, search_space, shortened
 from detloom.trainer_module.data.records import list_shards
 from detloom.trainer_module.files.strict_json import read_number, to_strict_json
 from detloom.trainer_module.run_state.evaluations import BestCheckpoints
@@ -53,7 +53,7 @@ def build_tuner(fn_args: Any) -> TunerFnResult:
     Raises:
         InputError: if the space does not fit the configuration, or a trial would use several machines.
     """
-    settings = from_json(Tuner, fn_args.custom_config[TUNER_KEY])
+    settings = from_json(TunerSettings, fn_args.custom_config[TUNER_KEY])
     strategy = build_strategy(strategy_of(fn_args))
     if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         raise InputError("strategy: got 'multi_worker', allowed in the Tuner: strategies on one machine.")
@@ -74,7 +74,7 @@ class HyperparameterSearch(keras_tuner.engine.base_tuner.BaseTuner):
 
     def __init__(
         self,
-        settings: Tuner,
+        settings: TunerSettings,
         config: TrainEvalConfig,
         folder: Path,
         train_trial: Callable[[TrainEvalConfig, Path], None],
@@ -137,7 +137,7 @@ class HyperparameterSearch(keras_tuner.engine.base_tuner.BaseTuner):
         return score
 
 
-def _build_oracle(settings: Tuner, space: tuple[SearchRange, ...]) -> keras_tuner.Oracle:
+def _build_oracle(settings: TunerSettings, space: tuple[SearchRange, ...]) -> keras_tuner.Oracle:
     parameters = keras_tuner.HyperParameters()
     for search in space:
         if search.choices:

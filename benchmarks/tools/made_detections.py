@@ -61,11 +61,12 @@ def make_detections(split: "Split", size: Size, model: int) -> "ImageTable[Image
 def measure_detections(images: int, *, detections: int = 100, classes: int = 80) -> float:
     """Measure generated detections as DetectionEvaluator does, compare them with a constant detector, return AP."""
     from detloom.components.evaluator.evaluation_result import assess, measure_model
-    from detloom.schemas.run_file.evaluator_and_gates import Evaluator, Gates
+    from detloom.schemas.run_file.evaluator import EvaluatorSettings
+    from detloom.schemas.run_file.gates import Gates
 
     size = Size(images=images, detections=detections, classes=classes)
     split = make_split(size)
-    model = measure_model(split, make_detections(split, size, 0), Evaluator())
+    model = measure_model(split, make_detections(split, size, 0), EvaluatorSettings())
     names = [str(number) for number in range(images)]
     return assess(split, names, model, None, Gates()).candidate.coco.AP
 

@@ -9,7 +9,7 @@ from detloom.components.evaluator.analysis.bootstrap import Interval, Resampled,
 from detloom.components.evaluator.analysis.constant_detector import constant_detections
 from detloom.components.evaluator.measurements import Measurements, Split
 from detloom.schemas.contracts.label_map import LabelMap
-from detloom.schemas.run_file.evaluator_and_gates import BaselineGate
+from detloom.schemas.run_file.gates import BaselineGate
 from detloom.trainer_module.evaluation.coco_images import ImageDetections
 from detloom.trainer_module.evaluation.matches import IOU_50, Matches, match_detections
 

@@ -15,7 +15,7 @@ from detloom.components.evaluator.gates import (
     check_gates,
     is_blind,
 )
-from detloom.schemas.run_file.evaluator_and_gates import Gates, Override
+from detloom.schemas.run_file.gates import Gates, Override
 
 Difference = Literal["better", "worse", "none"]
 

@@ -55,7 +55,8 @@ from detloom.components.storage.storage import open_storage
 from detloom.schemas.contracts.detections import SAVED_MODEL_FILE, TFLITE_FOLDER
 from detloom.schemas.contracts.label_map import format_label_map, read_label_map
 from detloom.schemas.errors import InputError
-from detloom.schemas.run_file.evaluator_and_gates import Evaluator, Gates
+from detloom.schemas.run_file.evaluator import EvaluatorSettings
+from detloom.schemas.run_file.gates import Gates
 
 SUMMARY_KEY, CURVES_KEY = "summary", "curves"
 SUMMARY_FILE = "summary.md"
@@ -200,7 +201,7 @@ def _write_blessing(
 
 
 class DetectionEvaluatorSpec(ComponentSpec):
-    """Inputs and outputs have the names of TFX's own Evaluator, which its resolvers, Pusher and UI expect."""
+    """Inputs and outputs have the names of TFX's own EvaluatorSettings, which its resolvers, Pusher and UI expect."""
 
     PARAMETERS = {name: ExecutionParameter(type=kind) for name, kind in EvaluatorParams.property_types().items()}
     INPUTS = {
@@ -234,7 +235,7 @@ class DetectionEvaluator(BaseBeamComponent):
         baseline_model: BaseChannel | None = None,
         *,
         split: str = "test",
-        settings: Evaluator | None = None,
+        settings: EvaluatorSettings | None = None,
         gates: Gates | None = None,
         dataset_report: BaseChannel | None = None,
         model_run: BaseChannel | None = None,
@@ -258,7 +259,7 @@ class DetectionEvaluator(BaseBeamComponent):
         """
         params = EvaluatorParams(
             split=split,
-            settings=settings or Evaluator(),
+            settings=settings or EvaluatorSettings(),
             gates=gates or Gates(),
             label_map=format_label_map(read_label_map(Path(label_map))) if label_map is not None else "",
             code_fingerprint=source_fingerprint(__name__),

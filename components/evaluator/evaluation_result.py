@@ -14,7 +14,8 @@ from detloom.components.evaluator.gates import GateEvidence, Latency, needs_cons
 from detloom.components.evaluator.measurements import Measurements, Split, measure
 from detloom.components.properties import ComponentParams
 from detloom.schemas.contracts.detections import TFLITE_INT8
-from detloom.schemas.run_file.evaluator_and_gates import Evaluator, Gates
+from detloom.schemas.run_file.evaluator import EvaluatorSettings
+from detloom.schemas.run_file.gates import Gates
 from detloom.trainer_module.evaluation.coco_images import ImageDetections
 from detloom.trainer_module.evaluation.coco_metrics import CocoMetrics
 from detloom.trainer_module.evaluation.matches import Columns
@@ -140,7 +141,7 @@ class MeasuredModel:
 def measure_model(
     split: Split,
     detections: Sequence[ImageDetections],
-    settings: Evaluator,
+    settings: EvaluatorSettings,
     costs: ModelCosts | None = None,
     *,
     matches: Mapping[str, Columns] | None = None,

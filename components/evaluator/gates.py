@@ -6,7 +6,7 @@ from typing import Literal, Protocol
 
 from detloom.components.evaluator.analysis.bootstrap import Interval
 from detloom.schemas.contracts.metric_names import KEYPOINT, MASK
-from detloom.schemas.run_file.evaluator_and_gates import Gates, MetricChange, MetricFloor
+from detloom.schemas.run_file.gates import Gates, MetricChange, MetricFloor
 
 _ROUNDING = 1e-9  # metrics are means of quotients: a floor of 1.0 must not fail by rounding
 _MIB = 2**20

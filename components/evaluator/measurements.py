@@ -26,7 +26,7 @@ from detloom.components.evaluator.slices import (
 )
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.contracts.metric_names import KEYPOINT, MASK
-from detloom.schemas.run_file.evaluator_and_gates import Evaluator, SizeBin
+from detloom.schemas.run_file.evaluator import EvaluatorSettings, SizeBin
 from detloom.trainer_module.detectors.detector import Keypoints
 from detloom.trainer_module.evaluation.box_curves import precision_at_recalls
 from detloom.trainer_module.evaluation.coco_images import ImageDetections, ImageGroundTruth
@@ -173,7 +173,7 @@ class Measurements:
 def measure(
     split: Split,
     detections: Sequence[ImageDetections],
-    settings: Evaluator,
+    settings: EvaluatorSettings,
     columns: Mapping[str, Columns] | None = None,
 ) -> Measurements:
     """Measure detections of the images of `split`, in its order.
@@ -245,7 +245,7 @@ def measure_keypoints(split: Split, detections: Sequence[ImageDetections]) -> Ke
     return compute_keypoint_metrics(split.ground_truth, detections, split.label_map, split.keypoints)
 
 
-def _measure_class(matches: Matches, label_map: LabelMap, k: int, settings: Evaluator) -> ClassCurve:
+def _measure_class(matches: Matches, label_map: LabelMap, k: int, settings: EvaluatorSettings) -> ClassCurve:
     class_id, name = label_map.names_by_id[k]
     curve = measure_curve(matches, k, IOU_50)
     precision50, precision75 = (

@@ -12,7 +12,7 @@ from absl import logging
 from detloom.components.evaluation_requirements import Feature
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
-from detloom.schemas.run_file.evaluator_and_gates import ImageSlices, ObjectSlices
+from detloom.schemas.run_file.evaluator import ImageSlices, ObjectSlices
 from detloom.trainer_module.evaluation.coco_images import ImageGroundTruth
 from detloom.trainer_module.evaluation.coco_metrics import CocoMetrics, summarize_matches
 from detloom.trainer_module.evaluation.matches import IOU_50, IOU_THRESHOLDS, Matches

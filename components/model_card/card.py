@@ -15,8 +15,8 @@ from detloom.components.storage.storage import open_storage
 from detloom.schemas.contracts.detections import ASSET_CONFIG
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.typed_dict import to_canonical_json, to_dict
-from detloom.schemas.run_file.evaluator_and_gates import Evaluator
-from detloom.schemas.run_file.model_card import CARD_JSON, CARD_MARKDOWN, CARD_PAGE, ModelCardConfig
+from detloom.schemas.run_file.evaluator import EvaluatorSettings
+from detloom.schemas.run_file.model_card import CARD_JSON, CARD_MARKDOWN, CARD_PAGE, ModelCardSettings
 from detloom.trainer_module.export.predict import read_exported_label_map
 
 FORMAT = "detloom_model_card/1"  # the number increases when a key is removed or changes its meaning
@@ -55,8 +55,8 @@ class CardInputs:
     train_splits: tuple[str, str] = ("train", "eval")
     split: str = "test"
     sources: Sequence[Mapping[str, Any]] = ()
-    stated: ModelCardConfig = ModelCardConfig()
-    evaluator: Evaluator | None = None
+    stated: ModelCardSettings = ModelCardSettings()
+    evaluator: EvaluatorSettings | None = None
     trainer_fingerprint: str = ""
     lineage: Sequence[tuple[str, str]] = ()
 
@@ -81,7 +81,7 @@ def build_card(inputs: CardInputs) -> dict[str, Any]:
             f"{inputs.model_run_dir}: the training run's settings differ from the model's ({', '.join(different)}); "
             "give the folder of the run that exported the model."
         )
-    evaluator = inputs.evaluator or Evaluator()
+    evaluator = inputs.evaluator or EvaluatorSettings()
     card: dict[str, Any] = {
         "format": FORMAT,
         "name": inputs.name,

@@ -32,8 +32,8 @@ from detloom.components.properties import (
     string_property,
 )
 from detloom.schemas.contracts.detections import ONNX_FOLDER, TFLITE_FOLDER
-from detloom.schemas.run_file.evaluator_and_gates import Evaluator
-from detloom.schemas.run_file.model_card import CARD_PAGE, ModelCardConfig
+from detloom.schemas.run_file.evaluator import EvaluatorSettings
+from detloom.schemas.run_file.model_card import CARD_PAGE, ModelCardSettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,8 +50,8 @@ class ModelCardParams(ComponentParams):
 
     name: str
     split: str = "test"
-    stated: ModelCardConfig = field(default_factory=ModelCardConfig)
-    evaluator: Evaluator = field(default_factory=Evaluator)
+    stated: ModelCardSettings = field(default_factory=ModelCardSettings)
+    evaluator: EvaluatorSettings = field(default_factory=EvaluatorSettings)
     trainer_fingerprint: str = ""
 
 
@@ -157,8 +157,8 @@ class ModelCard(BaseComponent):
         *,
         name: str,
         split: str = "test",
-        stated: ModelCardConfig | None = None,
-        evaluator: Evaluator | None = None,
+        stated: ModelCardSettings | None = None,
+        evaluator: EvaluatorSettings | None = None,
         examples: BaseChannel | None = None,
         evaluation: BaseChannel | None = None,
         blessing: BaseChannel | None = None,
@@ -177,8 +177,8 @@ class ModelCard(BaseComponent):
         params = ModelCardParams(
             name=name,
             split=split,
-            stated=stated or ModelCardConfig(),
-            evaluator=evaluator or Evaluator(),
+            stated=stated or ModelCardSettings(),
+            evaluator=evaluator or EvaluatorSettings(),
             trainer_fingerprint=source_fingerprint("detloom.trainer_module"),
             code_fingerprint=source_fingerprint(__name__),
         )

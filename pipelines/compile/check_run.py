@@ -6,6 +6,7 @@ import re
 from pathlib import PurePosixPath
 
 from detloom.pipelines.compile.pipeline_spec import Spec, tasks_of
+from detloom.pipelines.dag.beam_options import has_remote_workers
 from detloom.pipelines.dag.check_data import check_learned_columns
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import redact
@@ -39,7 +40,8 @@ def check_run(run: RunFile, place: Place) -> None:
             "push.vertex: got an endpoint, allowed on Kubeflow: a folder of versions (push_to), from which the next "
             "run reads its baseline; or run on Vertex AI, which stores the baseline itself."
         )
-    if place == "kubeflow" and run.data.path != EMBEDDED_DIGITS and "DetectionExampleGen" not in _remote_nodes(run):
+    is_on_pod = run.data.path != EMBEDDED_DIGITS and not has_remote_workers(run, "DetectionExampleGen")
+    if place == "kubeflow" and is_on_pod:
         _check_mounted(run, _DATA, run.data.path, place)
     kept = {_PUSH_TO: run.push_to, "retrain.records": run.retrain.records if run.retrain else ""}
     for key, address in kept.items():
@@ -69,11 +71,6 @@ def check_parameters(spec: Spec, place: Place) -> None:
                     f"{name}: {key}: got '{found}' in a value, which Kubernetes would change; write it differently, "
                     "such as [$] in a regular expression."
                 )
-
-
-def _remote_nodes(run: RunFile) -> tuple[str, ...]:
-    """Return the nodes whose Beam work runs on remote workers, which read addresses directly."""
-    return run.beam.nodes if run.beam is not None else ()
 
 
 def _check_mounted(run: RunFile, key: str, folder: str, place: Place) -> None:

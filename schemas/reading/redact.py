@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from detloom.schemas.errors import InputError, check
+from detloom.schemas.errors import FieldError, InputError
 
 MAX_SHOWN = 120  # characters of the user's text
 HIDDEN = "(hidden)"
@@ -94,5 +94,5 @@ def check_secret_reference(field: str, text: str) -> None:
     if text:
         try:
             parse_secret_reference(text)
-        except InputError:
-            check(False, field, "a text that is not a reference to a secret", ALLOWED_REFERENCES)
+        except InputError as error:
+            raise FieldError(field, str(error)) from None

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from detloom.schemas.errors import check
+from detloom.schemas.errors import check, check_not_empty, check_unique
 from detloom.schemas.reading.redact import check_secret_reference, hide_secrets
 from detloom.schemas.run_file.nodes import NodeName
 from detloom.schemas.run_file.schedule import check_timezone
@@ -20,6 +20,13 @@ def check_image(field: str, image: str) -> None:
     check(bool(_IMAGE.fullmatch(image)), field, repr(image), allowed)
 
 
+def check_pipeline_root(root: str, schemes: tuple[str, ...]) -> None:
+    """Raise FieldError unless the text is an address at one of the schemes, without a user or parameters."""
+    is_address = root.startswith(schemes) and not root.endswith("://")
+    check(is_address, "pipeline_root", repr(root), f"an address at {', '.join(schemes)}")
+    check(hide_secrets(root) == root, "pipeline_root", "a user or parameters", "an address without them")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Volume:
     """A Kubernetes volume that is mounted in the nodes whose settings contain a path on it."""
@@ -32,7 +39,7 @@ class Volume:
     """Further nodes that get the volume; "*" for all."""
 
     def __post_init__(self) -> None:
-        check(bool(self.claim), "claim", "nothing", "the name of a claim")
+        check_not_empty(self, "claim")
         check(self.mount_path.startswith("/"), "mount_path", repr(self.mount_path), "an absolute path")
 
 
@@ -50,8 +57,7 @@ class SecretVariable:
     def __post_init__(self) -> None:
         is_name = bool(_ENV_NAME.fullmatch(self.variable))
         check(is_name, "variable", repr(self.variable), "the name of an environment variable")
-        for field in ("secret", "key"):
-            check(bool(getattr(self, field)), field, "nothing", "a name")
+        check_not_empty(self, "secret", "key")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,22 +102,15 @@ class Kubeflow:
         is_bare = not set("@?#") & set(self.host) and hide_secrets(self.host) == self.host  # the host is logged
         allowed = "http:// or https://, without a user, a query or a fragment"
         check(is_host and is_bare, "host", "another address", allowed)
-        check(bool(self.namespace), "namespace", "nothing", "a name")
-        check(bool(self.experiment), "experiment", "nothing", "a name")
+        check_not_empty(self, "namespace", "experiment")
         check_secret_reference("token", self.token)
         check_timezone("schedule_timezone", self.schedule_timezone)
         check_image("image", self.image)
         is_user = self.run_as_user is None or self.run_as_user >= 1
         check(is_user, "run_as_user", self.run_as_user, "1 or more, or null")
-        root = self.pipeline_root
-        allowed = ", ".join(PIPELINE_ROOT_SCHEMES)
-        check(
-            not root or root.startswith(PIPELINE_ROOT_SCHEMES), "pipeline_root", repr(root), f"an address at {allowed}"
-        )
-        check(hide_secrets(root) == root, "pipeline_root", "a user or parameters", "an address without them")
-        mounts = [volume.mount_path for volume in self.volumes]
-        check(len(set(mounts)) == len(mounts), "volumes", mounts, "each mount_path once")
-        names = [secret.variable for secret in self.secrets]
-        check(len(set(names)) == len(names), "secrets", names, "each variable once")
+        if self.pipeline_root:
+            check_pipeline_root(self.pipeline_root, PIPELINE_ROOT_SCHEMES)
+        check_unique("volumes", (volume.mount_path for volume in self.volumes))
+        check_unique("secrets", (secret.variable for secret in self.secrets))
         is_path = not self.training_dir or self.training_dir.startswith("/")
         check(is_path, "training_dir", repr(self.training_dir), "an absolute path")

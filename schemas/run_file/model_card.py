@@ -12,7 +12,7 @@ CARD_FILES = (CARD_JSON, CARD_MARKDOWN, CARD_PAGE)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelCardConfig:
+class ModelCardSettings:
     """Texts of the model card. Empty texts appear as "not stated"."""
 
     purpose: str = ""

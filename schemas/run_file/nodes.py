@@ -5,7 +5,8 @@ import re
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from detloom.schemas.errors import check, check_fields
+from detloom.schemas.errors import FieldError, check, check_fields, check_not_empty
+from detloom.schemas.reading.redact import is_secret, redact
 from detloom.schemas.run_file.accelerators import check_accelerator, is_tpu
 
 NodeName = Literal[
@@ -26,6 +27,7 @@ NodeName = Literal[
     "Notifier",
 ]
 ALL_NODES: Final = "*"
+_BEAM_NODES = ("DetectionExampleGen", "StatisticsGen", "DatasetValidator", "DetectionEvaluator")
 _TPU_USERS = ("Trainer", "Tuner")
 _GPU_USERS = ("Trainer", "Tuner", "DetectionEvaluator")
 _SETTINGS_OF = {  # nodes that use the entry of another node
@@ -35,6 +37,14 @@ _SETTINGS_OF = {  # nodes that use the entry of another node
 }
 _CPU = re.compile(r"[0-9]+(\.[0-9]+)?|[0-9]+m")
 _MEMORY = re.compile(r"[0-9]+(\.[0-9]+)?(Mi|Gi|Ti|M|G|T)")
+
+
+def check_beam_options(options: tuple[str, ...]) -> None:
+    """Raise FieldError for a secret among Beam's options, because logs and compiled jobs contain them."""
+    for option in options:
+        name = option.partition("=")[0]
+        allowed = "options without secrets; Beam's clients read secrets from the environment"
+        check(not is_secret(name), "beam_args", redact(name), allowed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +78,7 @@ class Toleration:
     """Effect of the taint; empty for any."""
 
     def __post_init__(self) -> None:
-        check(bool(self.key), "key", "nothing", "the key of a taint")
+        check_not_empty(self, "key")
         check(self.operator == "Equal" or not self.value, "value", repr(self.value), "nothing with Exists", "operator")
 
 
@@ -88,7 +98,7 @@ class NodeSettings:
     max_backoff_seconds: float | None = None
     """Longest waiting time in seconds; default 1800."""
     time_limit_minutes: float | None = None
-    """Time limit of an attempt in minutes; an attempt that takes longer is ended and fails; default no limit."""
+    """Time limit of an attempt in minutes. Longer attempts are stopped and count as failures. No limit by default."""
     cpu: str = ""
     """Cores on Kubeflow and Vertex Pipelines, such as "4" or "500m"; empty uses the cluster's default. Kubernetes
     reserves them, and the node may use more if the machine has idle ones."""
@@ -98,16 +108,19 @@ class NodeSettings:
     """Memory on Kubeflow and Vertex Pipelines, such as 16Gi, which Kubernetes reserves; empty uses the cluster's
     default."""
     memory_limit: str = ""
-    """Memory on Kubeflow from which on the node is ended; empty for `memory`."""
+    """Memory limit on Kubeflow; the node is killed above it. Defaults to `memory`."""
     ephemeral_storage: str = ""
-    """Disk of the machine on Kubeflow for artifacts and temporary files, such as 50Gi: it is reserved, and the node is
-    ended if it uses more; empty for neither. Not with an accelerator."""
+    """Disk space on Kubeflow for artifacts and temporary files, such as 50Gi. Kubernetes reserves it and kills the node
+    if it uses more. Cannot be combined with `accelerator`. Empty for no reservation and no limit."""
     accelerator: Accelerator | None = None
     """GPUs or TPU chips on Kubernetes; on Vertex AI use `vertex.training`."""
     node_selector: dict[str, str] | None = None
     """Labels of the Kubernetes machines on which the node may run, in addition to those of its accelerator."""
     tolerations: tuple[Toleration, ...] = ()
     """Taints of Kubernetes machines that the node tolerates."""
+    beam_args: tuple[str, ...] = ()
+    """Apache Beam's pipeline options of the node instead of the run file's `beam_args`, for example to run only
+    StatisticsGen and DetectionEvaluator on Dataflow or Flink."""
 
     def __post_init__(self) -> None:
         check_fields(self, "0 or more", "max_retries")
@@ -120,9 +133,13 @@ class NodeSettings:
         for field in ("memory", "memory_limit", "ephemeral_storage"):
             size = getattr(self, field)
             check(not size or bool(_MEMORY.fullmatch(size)), field, repr(size), "a size such as 16Gi")
-        has_both = self.accelerator is not None and bool(self.ephemeral_storage)
-        allowed = "nothing with an accelerator, because a task of Kubeflow Pipelines has one further resource"
-        check(not has_both, "ephemeral_storage", repr(self.ephemeral_storage), allowed, "accelerator")
+        check_beam_options(self.beam_args)
+        if self.beam_args and self.node not in (ALL_NODES, *_BEAM_NODES):
+            allowed = f"a node that uses Apache Beam: {', '.join(_BEAM_NODES)}"
+            raise FieldError("beam_args", f"got options for {self.node}, allowed: {allowed}.", "node")
+        if self.accelerator is not None and self.ephemeral_storage:
+            reason = "a Kubeflow task can request only one extra resource"
+            raise FieldError("ephemeral_storage", f"cannot be combined with accelerator: {reason}.", "accelerator")
         if self.accelerator is not None:
             users = _TPU_USERS if is_tpu(self.accelerator.type) else _GPU_USERS
             got = f"{self.accelerator.type} for {self.node}"
@@ -175,14 +192,7 @@ def settings_of(nodes: tuple[NodeSettings, ...], node_id: str) -> NodeSettings:
     nothing = NodeSettings(node=ALL_NODES)
     shared = entries.get(ALL_NODES, nothing)
     own = entries.get(_SETTINGS_OF.get(node_id, node_id), nothing)
-    fields = ["cpu", "cpu_limit", "memory", "memory_limit", "node_selector", "tolerations"]
+    fields = ["cpu", "cpu_limit", "memory", "memory_limit", "node_selector", "tolerations", "beam_args"]
     fields += ["ephemeral_storage"] if own.accelerator is None else []
     taken = {field: getattr(own, field) or getattr(shared, field) for field in fields}
     return replace(own, **taken)
-
-
-def check_nodes(nodes: tuple[NodeSettings, ...]) -> None:
-    """Raise FieldError if a node has two entries."""
-    names = [entry.node for entry in nodes]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    check(not twice, "nodes", f"two entries for {', '.join(twice)}", "one entry per node")

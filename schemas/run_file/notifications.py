@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from detloom.schemas.errors import check
+from detloom.schemas.errors import FieldError, check, check_not_empty, check_unique
 from detloom.schemas.reading.redact import check_secret_reference
 
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
@@ -29,7 +29,7 @@ class Webhook:
     """Send only `text`, for chat programs that reject messages with unknown fields, such as Google Chat."""
 
     def __post_init__(self) -> None:
-        check(bool(self.url), "url", "nothing", "a reference such as env:DETLOOM_WEBHOOK")
+        check_not_empty(self, "url")
         check_secret_reference("url", self.url)
         check_secret_reference("authorization", self.authorization)
 
@@ -57,11 +57,10 @@ class Email:
     def __post_init__(self) -> None:
         check(bool(_HOST.fullmatch(self.host)), "host", repr(self.host), "the name of a server, without a port")
         check(0 < self.port < 65536, "port", self.port, "1 to 65535")
-        check(bool(self.recipients), "recipients", "nothing", "at least one address")
-        allowed = "a plain address such as team@example.org"
-        check(_is_address(self.sender), "sender", repr(self.sender), allowed)
-        for address in self.recipients:
-            check(_is_address(address), "recipients", repr(address), allowed)
+        check_not_empty(self, "recipients")
+        for field, addresses in (("sender", (self.sender,)), ("recipients", self.recipients)):
+            for address in addresses:
+                check(_is_address(address), field, repr(address), "a plain address such as team@example.org")
         check(bool(self.user) == bool(self.password), "user", "one of user and password", "both or none", "password")
         is_open = self.encryption == "none" and bool(self.password)
         check(not is_open, "encryption", "'none' with a password", "starttls or tls with a login", "password")
@@ -86,9 +85,9 @@ class Notifications:
 
     def __post_init__(self) -> None:
         check(0 < self.timeout_seconds <= _MAX_TIMEOUT, "timeout_seconds", self.timeout_seconds, "above 0, at most 600")
-        check(len(set(self.events)) == len(self.events), "events", list(self.events), "each once")
-        has_address = self.webhook is not None or self.email is not None
-        check(has_address, "webhook", "nothing, and no email", "a webhook, an email or both", "email")
+        check_unique("events", self.events)
+        if self.webhook is None and self.email is None:
+            raise FieldError("webhook", "is missing; set webhook, email or both.", "email")
 
 
 def _is_address(text: str) -> bool:

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from detloom.schemas.errors import check, check_fields
+from detloom.schemas.errors import check, check_fields, check_not_empty
 
 ENDPOINT_SCHEME = "vertex://"
 REMOTE_SCHEMES = ("gs://", "s3://", "hdfs://")  # schemes of TFX's file system layer
@@ -67,13 +67,10 @@ class VertexEndpoint:
         allowed = "letters, digits, space, '_', '.', '-'; at most 128"
         is_name = bool(_ENDPOINT_NAME.fullmatch(self.endpoint_name))
         check(is_name, "endpoint_name", repr(self.endpoint_name), allowed)  # it is quoted in a filter expression
-        check(bool(self.container_image), "container_image", "nothing", "the address of an image")
-        check(bool(self.machine_type), "machine_type", "nothing", "a machine type")
+        check_not_empty(self, "container_image", "machine_type")
         check_fields(self, "1 or more", "min_replicas", "max_replicas", "accelerator_count")
-        is_range = self.min_replicas <= self.max_replicas
-        check(
-            is_range, "min_replicas", self.min_replicas, f"at most max_replicas ({self.max_replicas})", "max_replicas"
-        )
+        allowed = f"at most max_replicas ({self.max_replicas})"
+        check(self.min_replicas <= self.max_replicas, "min_replicas", self.min_replicas, allowed, "max_replicas")
         check(1 <= self.traffic_percent <= 100, "traffic_percent", self.traffic_percent, "1 to 100")
 
 

@@ -4,22 +4,21 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from detloom.schemas.errors import FieldError, InputError, check
+from detloom.schemas.errors import FieldError, InputError, check, check_unique
 from detloom.schemas.model.config import Eval, InputReader, Model, Train, TrainEvalConfig
 from detloom.schemas.model.export_and_quantization import Export
 from detloom.schemas.model.strategy import Strategy
-from detloom.schemas.reading.redact import is_secret, redact
-from detloom.schemas.run_file.beam import Beam
 from detloom.schemas.run_file.data import Data
 from detloom.schemas.run_file.data_checks import DataChecks
-from detloom.schemas.run_file.evaluator_and_gates import Evaluator, Gates
+from detloom.schemas.run_file.evaluator import EvaluatorSettings
+from detloom.schemas.run_file.gates import Gates
 from detloom.schemas.run_file.kubeflow import Kubeflow
-from detloom.schemas.run_file.model_card import ModelCardConfig
-from detloom.schemas.run_file.nodes import NodeSettings, check_nodes
+from detloom.schemas.run_file.model_card import ModelCardSettings
+from detloom.schemas.run_file.nodes import NodeSettings, check_beam_options
 from detloom.schemas.run_file.notifications import Notifications
 from detloom.schemas.run_file.push import Push
 from detloom.schemas.run_file.schedule import Retrain, Schedule
-from detloom.schemas.run_file.tuner import Tuner, search_space, shortened
+from detloom.schemas.run_file.tuner import TunerSettings, search_space, shortened
 from detloom.schemas.run_file.vertex import Vertex
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
@@ -30,7 +29,7 @@ DEFAULT_DETECTOR = "ssd_mobilenet_v2_fpnlite_320x320"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trainer:
+class TrainerSettings:
     """Devices and initial weights of the training."""
 
     strategy: Strategy = Strategy()
@@ -63,17 +62,17 @@ class RunFile:
     """Reading of the train split; keys written here override those of `detector`."""
     eval_input: InputReader
     """Reading of the eval split; keys written here override those of `detector`."""
-    trainer: Trainer = Trainer()
+    trainer: TrainerSettings = TrainerSettings()
     """Devices and initial weights of the training."""
-    tuner: Tuner | None = None
+    tuner: TunerSettings | None = None
     """Hyperparameter search before training; null searches nothing."""
     export: Export = Export()
     """Formats of the exported model."""
-    evaluator: Evaluator = Evaluator()
+    evaluator: EvaluatorSettings = EvaluatorSettings()
     """Evaluation of the exported model."""
     gates: Gates = Gates()
     """Conditions for blessing a model."""
-    model_card: ModelCardConfig = ModelCardConfig()
+    model_card: ModelCardSettings = ModelCardSettings()
     """Texts of the model card."""
     workspace: str = ""
     """Folder for metadata, artifacts and, without `push_to`, pushed models, relative to the run file; empty means
@@ -88,9 +87,7 @@ class RunFile:
     """Settings for pushing models to this folder or to an endpoint."""
     beam_args: tuple[str, ...] = ()
     """Pipeline options of the nodes that use Apache Beam, such as `--direct_running_mode=multi_processing` with
-    `--direct_num_workers=2`, or the options of another runner."""
-    beam: Beam | None = None
-    """Run some of the Apache Beam nodes on Dataflow or Flink."""
+    `--direct_num_workers=2`, or those of Flink or Dataflow. `nodes` can set other options for single nodes."""
     retrain: Retrain | None = None
     """Conditions for training again; null trains whenever data, settings or code have changed."""
     nodes: tuple[NodeSettings, ...] = ()
@@ -112,12 +109,9 @@ class RunFile:
                 known = not asked.slice or asked.slice.partition("=")[0] in subjects
                 allowed = f"slices of evaluator.image_slices (by: {', '.join(subjects) or 'nothing'})"
                 check(known, f"gates.{kind}", f"the slice {asked.slice!r}", allowed)
-        for argument in self.beam_args:
-            option = argument.partition("=")[0]
-            allowed = "options without secrets; Beam's clients read secrets from the environment"
-            check(not is_secret(option), "beam_args", redact(option), allowed)
+        check_beam_options(self.beam_args)
         self.model.check_export(self.export)
-        check_nodes(self.nodes)
+        check_unique("nodes", (entry.node for entry in self.nodes))
         if self.retrain is not None:
             has_spans = "{" in self.data.path or not self.retrain.new_span
             check(has_spans, "retrain.new_span", "true", "false if data.path has no {SPAN}", "data.path")
@@ -141,7 +135,7 @@ def check_name(name: str) -> None:
     check(bool(_NAME.fullmatch(name)), "name", repr(name), "lower case letters, digits, '-', '_'; at most 63")
 
 
-def _check_search(tuner: Tuner, config: TrainEvalConfig) -> None:
+def _check_search(tuner: TunerSettings, config: TrainEvalConfig) -> None:
     """Raise FieldError for a search that would fail later; both ends of every range are checked."""
     try:
         search_space(tuner, config)

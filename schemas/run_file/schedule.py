@@ -131,7 +131,8 @@ def check_timezone(field: str, name: str) -> None:
     try:
         ZoneInfo(name)
     except (KeyError, ValueError, OSError):
-        check(False, field, redact(repr(name)), "a name such as UTC or Europe/Berlin")
+        got = redact(repr(name))
+        raise FieldError(field, f"got {got}, allowed: a name such as UTC or Europe/Berlin.") from None
 
 
 @dataclass(frozen=True, kw_only=True)

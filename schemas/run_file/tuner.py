@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from detloom.schemas.contracts.metric_names import check_metric
-from detloom.schemas.errors import FieldError, InputError, check, check_fields
+from detloom.schemas.errors import FieldError, InputError, check, check_fields, check_not_empty, check_unique
 from detloom.schemas.model.augmentations import Augmentation, RandomAdjustHue
 from detloom.schemas.model.config import TrainEvalConfig
 from detloom.schemas.model.config_checks import rates_by_path
@@ -41,21 +41,20 @@ class SearchRange:
     """Values to choose from, instead of `min` and `max`."""
 
     def __post_init__(self) -> None:
-        check(bool(self.key), "key", "nothing", "a key path of the configuration")
+        check_not_empty(self, "key")
         if self.choices:
             is_alone = self.min is None and self.max is None and not self.log
             check(is_alone, "choices", "both choices and min, max or log", "one of the two")
-            check(len(set(self.choices)) == len(self.choices), "choices", list(self.choices), "each once")
+            check_unique("choices", self.choices)
             return
         if self.min is None or self.max is None:
-            check(False, "min" if self.min is None else "max", "nothing", "a number, or choices")
-            return
+            raise FieldError("min" if self.min is None else "max", "is missing; set it, or set choices.")
         check(self.min < self.max, "min", self.min, f"less than max ({self.max})", "max")
         check(not self.log or self.min > 0, "min", self.min, "above 0 with log", "log")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tuner:
+class TunerSettings:
     """Hyperparameter search before training; training then uses the best values."""
 
     algorithm: Literal["bayesian", "random"] = "bayesian"
@@ -77,8 +76,7 @@ class Tuner:
         check_fields(self, "1 or more", "max_trials", "steps_per_trial")
         check(0 <= self.seed < _MAX_SEED, "seed", self.seed, "0 up to 2**32 - 1")
         check_metric("objective", self.objective)
-        keys = [search.key for search in self.space]
-        check(len(set(keys)) == len(keys), "space", f"the keys {keys}", "each key once")
+        check_unique("space", (search.key for search in self.space))
 
 
 # --- applying hyperparameters -----------------------------------------------------------------------------------------
@@ -112,7 +110,7 @@ def apply_hyperparameters(config: TrainEvalConfig, values: Mapping[str, Any]) ->
     return config
 
 
-def search_space(tuner: Tuner, config: TrainEvalConfig) -> tuple[SearchRange, ...]:
+def search_space(tuner: TunerSettings, config: TrainEvalConfig) -> tuple[SearchRange, ...]:
     """Return the search space, after checking values of every range, and the ends of all ranges together.
 
     Raises:

@@ -3,10 +3,9 @@
 import re
 from dataclasses import dataclass
 
-from detloom.schemas.errors import check, check_fields
-from detloom.schemas.reading.redact import hide_secrets
+from detloom.schemas.errors import check, check_fields, check_not_empty
 from detloom.schemas.run_file.accelerators import check_vertex_machine
-from detloom.schemas.run_file.kubeflow import check_image
+from detloom.schemas.run_file.kubeflow import check_image, check_pipeline_root
 from detloom.schemas.run_file.push import check_project, check_region
 
 _LABEL = re.compile(r"[a-z][a-z0-9_-]{0,62}")
@@ -40,7 +39,7 @@ class VertexTraining:
     """Time limit of the job in hours."""
 
     def __post_init__(self) -> None:
-        check(bool(self.machine_type), "machine_type", "nothing", "a machine type")
+        check_not_empty(self, "machine_type")
         check_fields(self, "0 or more", "accelerator_count")
         check_fields(self, "1 or more", "workers")
         check_vertex_machine(
@@ -79,10 +78,7 @@ class Vertex:
         check_project("project", self.project)
         check_region("region", self.region)
         check_image("image", self.image)
-        is_address = self.pipeline_root.startswith("gs://") and len(self.pipeline_root) > len("gs://")
-        check(is_address, "pipeline_root", repr(self.pipeline_root), "an address at gs://")
-        root = self.pipeline_root
-        check(hide_secrets(root) == root, "pipeline_root", "a user or parameters", "an address without them")
+        check_pipeline_root(self.pipeline_root, ("gs://",))
         for field, form, allowed in (
             ("service_account", _ACCOUNT, "the e-mail address of an account"),
             ("network", _NETWORK, "such as projects/123/global/networks/name"),

@@ -3,7 +3,8 @@ import pytest
 from detloom.components.evaluation_requirements import EvaluationRequirements
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
-from detloom.schemas.run_file.evaluator_and_gates import Evaluator, Gates, ImageSlices, MetricChange, MetricFloor
+from detloom.schemas.run_file.evaluator import EvaluatorSettings, ImageSlices
+from detloom.schemas.run_file.gates import Gates, MetricChange, MetricFloor
 
 NO_GATES = Gates()
 CAT_DOG = LabelMap.from_names(["cat", "dog"])
@@ -11,7 +12,7 @@ FEATURES = [{"image/camera": ("north",), "image/hour": (8.0,)}, {"tags": ("wet",
 
 
 def needs(*slices, gates=NO_GATES):
-    return EvaluationRequirements.of_settings(Evaluator(image_slices=slices), gates, "test")
+    return EvaluationRequirements.of_settings(EvaluatorSettings(image_slices=slices), gates, "test")
 
 
 def test_settings_that_only_change_the_decision_are_no_needs():

@@ -9,7 +9,7 @@ from tfx.types.standard_artifacts import Examples
 
 from detloom.components.properties import ComponentParams, int_property, pipeline_name, string_property
 from detloom.schemas.errors import InputError
-from detloom.schemas.run_file.evaluator_and_gates import Gates, MetricFloor
+from detloom.schemas.run_file.gates import Gates, MetricFloor
 
 
 @dataclass(frozen=True, kw_only=True)

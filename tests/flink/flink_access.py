@@ -13,8 +13,7 @@ from typing import Any
 
 import psutil
 
-from detloom.pipelines.dag.beam_options import flink_args, job_server_in_cache
-from detloom.schemas.run_file.beam import Flink
+from detloom.trainer_module.files.user_cache import user_cache
 
 ROOT = Path(__file__).parents[2]
 VARIABLE = "FLINK_CLUSTER"  # set by scripts/flink_cluster.py
@@ -34,12 +33,20 @@ class Cluster:
     def description(self) -> dict[str, Any]:
         return json.loads(self._file.read_text(encoding="utf-8"))
 
-    @property
-    def flink(self) -> Flink:
-        return Flink(master=self.description["master"], job_server_jar=str(job_server_in_cache("1.19")))
-
     def beam_args(self, **changes: str) -> list[str]:
-        return flink_args(Flink(**{**vars(self.flink), **changes}))
+        """Return Beam's options for the cluster; `scripts/flink_cluster.py jar` has built the job server."""
+        (jar,) = user_cache("flink").glob("*-job-server-*.jar")
+        args = {
+            "runner": "FlinkRunner",
+            "flink_master": self.description["master"],
+            "flink_version": "1.19",
+            "flink_job_server_jar": str(jar),
+            "parallelism": "2",
+            "environment_type": "EXTERNAL",
+            "environment_config": "localhost:50000",
+            **changes,
+        }
+        return [*(f"--{key}={value}" for key, value in args.items()), "--flink_submit_uber_jar"]
 
     def kill_task_manager(self) -> None:
         self._kill(psutil.Process(self.description["processes"]["taskmanager-1"]))

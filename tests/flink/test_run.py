@@ -1,18 +1,17 @@
 """`detloom run` with all four Beam nodes on Flink gives the bytes of the direct runner, also if workers are lost."""
 
+import json
 import re
 import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import get_args
 
 import pytest
 from flink_access import Cluster, read_files, run_detloom, start_detloom, wait_for
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
 from detloom.pipelines.samples.sample_run_file import sample_run_file
-from detloom.schemas.run_file.beam import BeamNode
 
 pytestmark = [pytest.mark.flink, pytest.mark.timeout(3000)]
 # A network that trains a step in a few milliseconds; its detections are of no use, but many.
@@ -36,7 +35,6 @@ RESULTS = {
     "DatasetValidator": ("report",),
     "DetectionEvaluator": ("evaluation",),
 }
-ALL_NODES = ", ".join(get_args(BeamNode))
 NO_POOL = "localhost:5555"
 STATISTICS = "FeatureStats.pb"
 VARYING = ("analysis.json", "report.html", "tfevents")
@@ -48,9 +46,7 @@ def arguments(workspace: Path, *changes: str) -> list[str]:
 
 
 def on_flink(cluster: Cluster) -> str:
-    flink = cluster.flink
-    where = f"master: '{flink.master}', parallelism: {flink.parallelism}, job_server_jar: '{flink.job_server_jar}'"
-    return f"beam={{nodes: [{ALL_NODES}], flink: {{{where}}}}}"
+    return f"beam_args={json.dumps(cluster.beam_args())}"
 
 
 def results(workspace: Path) -> dict[str, bytes]:
@@ -110,9 +106,8 @@ def test_all_nodes_give_the_same_results(cluster, tmp_path, results_here):
 
 
 def test_a_node_whose_job_fails_is_one_sentence(cluster, tmp_path):
-    without_pool = f"environment_config: '{NO_POOL}'"
-    beam = on_flink(cluster).replace("flink: {", f"flink: {{{without_pool}, ").replace(ALL_NODES, "StatisticsGen")
-    log = run_detloom(tmp_path / "log", *arguments(tmp_path, beam), code=1)
+    entry = {"node": "StatisticsGen", "beam_args": cluster.beam_args(environment_config=NO_POOL)}
+    log = run_detloom(tmp_path / "log", *arguments(tmp_path, f"nodes={json.dumps([entry])}"), code=1)
     assert log.splitlines()[-1].startswith("error: StatisticsGen failed: the Beam job ended in state FAILED: ")
     assert NO_POOL.partition(":")[2] in log.splitlines()[-1]
     assert "Traceback" not in log

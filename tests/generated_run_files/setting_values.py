@@ -79,13 +79,13 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "Eval.batch_size": (1, 2, 3),
     "Eval.evaluate_every": (1, 2, 500),
     "Eval.metrics_set": (("coco_detection_metrics",),),
-    "Evaluator.batch_size": (1, 3, 8),
+    "EvaluatorSettings.batch_size": (1, 3, 8),
     "InputReader.max_number_of_boxes": (1, 3, 100),
     "InputReader.shuffle_buffer_bytes": (1, 2**20),
     "Monitoring.num_images": (0, 1, 4),
-    "Tuner.max_trials": (1, 2),
-    "Tuner.steps_per_trial": (1, 2),
-    "Tuner.objective": ("AP", "loss"),
+    "TunerSettings.max_trials": (1, 2),
+    "TunerSettings.steps_per_trial": (1, 2),
+    "TunerSettings.objective": ("AP", "loss"),
     "SearchRange.key": ("learning_rate_factor", "augmentation_strength", "model.anchor_generator.anchor_scale"),
     "ImageSlices.feature": ("", "image/height"),
     "SizeBin.name": ("tiny",),
@@ -155,14 +155,14 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "FasterRcnnFeatureExtractor.backbone": ("resnet50_v1",),
     "RandomCropToAspectRatio.aspect_ratio": (0.5, 1.0, 2.0),
     **dict.fromkeys(
-        (f"ModelCardConfig.{name}" for name in ("purpose", "intended_use", "out_of_scope", "contact", "license")),
+        (f"ModelCardSettings.{name}" for name in ("purpose", "intended_use", "out_of_scope", "contact", "license")),
         ("", "A text with `marks` | and <b>tags</b>."),
     ),
     **dict.fromkeys(
-        (f"ModelCardConfig.{name}" for name in ("data_license", "data_source", "citation")), ("", "Two\nlines.")
+        (f"ModelCardSettings.{name}" for name in ("data_license", "data_source", "citation")), ("", "Two\nlines.")
     ),
-    "ModelCardConfig.owners": ((), ("team",)),
-    "ModelCardConfig.limits": ((), ("It was hardly trained.",)),
+    "ModelCardSettings.owners": ((), ("team",)),
+    "ModelCardSettings.limits": ((), ("It was hardly trained.",)),
 }
 # Options that are refused before training on most machines or data; so is the severity "fail".
 STOPPING = {"Export.onnx": ("True",), "Train.precision": ("bfloat16", "float16")}

@@ -6,7 +6,7 @@ import pytest
 from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, LabelMap, write_label_map
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.typed_dict import to_canonical_json
-from detloom.schemas.run_file.tuner import SearchRange, Tuner
+from detloom.schemas.run_file.tuner import SearchRange, TunerSettings
 from detloom.trainer_module import tuner, tuner_fn
 from detloom.trainer_module.tuner import HyperparameterSearch
 
@@ -41,7 +41,7 @@ def trials(monkeypatch):
 
 def search_in(folder, config, trials, **settings):
     settings = {"max_trials": 4, "steps_per_trial": 3, "space": SPACE, **settings}
-    search = HyperparameterSearch(Tuner(**settings), config, folder, trials.train_trial)
+    search = HyperparameterSearch(TunerSettings(**settings), config, folder, trials.train_trial)
     search.search()
     return search
 
@@ -122,7 +122,7 @@ def test_search_uses_a_folder_that_tfx_does_not_delete(tmp_path, tiny_config, ma
     for split in ("train", "eval"):
         write_records(tmp_path / "examples" / f"Split-{split}" / "data", [make_example()])
     write_label_map(tmp_path / "examples" / LABEL_MAP_FILE, LabelMap.from_names(["red", "green"]))
-    settings = Tuner(max_trials=2, steps_per_trial=2, space=SPACE)
+    settings = TunerSettings(max_trials=2, steps_per_trial=2, space=SPACE)
     result = tuner_fn(
         SimpleNamespace(
             custom_config={"trainer_config": to_canonical_json(tiny_config), "tuner": to_canonical_json(settings)},

@@ -7,7 +7,7 @@ from detloom.components.evaluator.evaluation_result import EvaluationResult
 from detloom.components.evaluator.gates import Gate, capitalize
 from detloom.components.evaluator.report.table_cells import Json, format_interval, measured
 from detloom.components.pages.formats import format_count, format_number, format_signed, shorten
-from detloom.schemas.run_file.evaluator_and_gates import Override
+from detloom.schemas.run_file.gates import Override
 
 NOTHING = "–"
 _MIB = 2**20

@@ -19,7 +19,7 @@ from detloom.components.properties import arguments_of
 from detloom.schemas.contracts.label_map import LabelMap, format_label_map, write_label_map
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.data_checks import CHECK_NAMES, DataChecks, NearDuplicates, UnsoundBoxes
-from detloom.schemas.run_file.evaluator_and_gates import ImageSlices
+from detloom.schemas.run_file.evaluator import ImageSlices
 
 LABEL_MAP = LabelMap.from_names(["<cat>", "dog"])
 BOX = (0.1, 0.1, 0.6, 0.6)

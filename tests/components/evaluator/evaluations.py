@@ -10,15 +10,8 @@ from detloom.components.evaluator.evaluation_result import EvaluationResult, Mod
 from detloom.components.evaluator.gates import GateEvidence, Latency
 from detloom.components.evaluator.measurements import Split, measure
 from detloom.schemas.contracts.label_map import LabelMap
-from detloom.schemas.run_file.evaluator_and_gates import (
-    BaselineGate,
-    Evaluator,
-    Gates,
-    ImageSlices,
-    MetricFloor,
-    ObjectSlices,
-    SizeBin,
-)
+from detloom.schemas.run_file.evaluator import EvaluatorSettings, ImageSlices, ObjectSlices, SizeBin
+from detloom.schemas.run_file.gates import BaselineGate, Gates, MetricFloor
 from detloom.trainer_module.evaluation.coco_images import ImageDetections, ImageGroundTruth
 
 HOSTILE = "<b>dog</b>"
@@ -26,7 +19,7 @@ IMAGE_HW = (200, 400)
 LEFT, RIGHT = (0.1, 0.05, 0.9, 0.45), (0.2, 0.55, 0.8, 0.95)  # boxes of 160 x 160 and 120 x 160 pixels
 TODAY = datetime.date(2026, 1, 1)
 LATENCY = Latency(median_ms=41.26, p95_ms=55.0, num_images=50)
-OPTIONS = Evaluator(
+OPTIONS = EvaluatorSettings(
     image_slices=(ImageSlices(feature="image/camera"),),
     object_slices=(ObjectSlices(by="side_px", edges=(150,)),),
     sizes=(SizeBin(name="wee", max_side_px=16),),

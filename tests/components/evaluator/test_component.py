@@ -17,18 +17,8 @@ from detloom.components.evaluator.evaluation_result import EvaluatorParams
 from detloom.components.evaluator.report.output_files import DETECTIONS_FILE, METRICS_FILE, PAGE_FILE
 from detloom.schemas.contracts.label_map import LabelMap, write_label_map
 from detloom.schemas.errors import InputError
-from detloom.schemas.run_file.evaluator_and_gates import (
-    BaselineGate,
-    Evaluator,
-    Gates,
-    ImageSlices,
-    LatencyGate,
-    MetricChange,
-    MetricFloor,
-    ObjectSlices,
-    Override,
-    SizeBin,
-)
+from detloom.schemas.run_file.evaluator import EvaluatorSettings, ImageSlices, ObjectSlices, SizeBin
+from detloom.schemas.run_file.gates import BaselineGate, Gates, LatencyGate, MetricChange, MetricFloor, Override
 
 UI_TYPES = {"page": PageForUi, "summary": TextForUi, "metrics": MetricsForUi, "curves": CurvesForUi}
 FLOOR = (MetricFloor(metric="AP", min=0.99),)
@@ -85,7 +75,7 @@ def do(
         "blessing": [make_artifact(ModelBlessing, folder / "blessing", 9)],
         **{name: [make_artifact(kind, folder / name, 10)] for name, kind in UI_TYPES.items()},
     }
-    settings = Evaluator(batch_size=2, num_images=num_images)
+    settings = EvaluatorSettings(batch_size=2, num_images=num_images)
     params = EvaluatorParams(split=split, settings=settings, gates=gates or Gates(**QUICK))
     DetectionEvaluatorExecutor(context).Do(
         inputs, outputs, {**params.to_properties(), "current_component_id": "DetectionEvaluator"}
@@ -294,7 +284,7 @@ def test_the_executor_path_is_stable():
 
 PARAMS = EvaluatorParams(
     split="val",
-    settings=Evaluator(
+    settings=EvaluatorSettings(
         batch_size=3,
         num_images=0,
         image_slices=(ImageSlices(feature="image/camera"), ImageSlices(by="num_boxes", edges=(1, 10))),

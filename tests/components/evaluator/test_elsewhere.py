@@ -12,9 +12,8 @@ from detloom.components.artifact_types import CurvesForUi, MetricsForUi, PageFor
 from detloom.components.evaluator.component import DetectionEvaluatorExecutor
 from detloom.components.evaluator.evaluation_result import EvaluatorParams
 from detloom.components.evaluator.inference import run_inference
-from detloom.pipelines.dag.beam_options import flink_args
-from detloom.schemas.run_file.beam import Flink
-from detloom.schemas.run_file.evaluator_and_gates import BaselineGate, Evaluator, Gates, LatencyGate
+from detloom.schemas.run_file.evaluator import EvaluatorSettings
+from detloom.schemas.run_file.gates import BaselineGate, Gates, LatencyGate
 
 QUICK = Gates(baseline=BaselineGate(num_resamples=100), latency=LatencyGate(num_images=3))
 UI_TYPES = {"page": PageForUi, "summary": TextForUi, "metrics": MetricsForUi, "curves": CurvesForUi}
@@ -44,7 +43,7 @@ def test_the_executor_reads_and_writes_remote_addresses(
         "model": [make_artifact(Model, models[0], 7)],
         "baseline_model": [make_artifact(Model, models[1], 5)],
     }
-    properties = EvaluatorParams(settings=Evaluator(batch_size=2, num_images=2), gates=QUICK).to_properties()
+    properties = EvaluatorParams(settings=EvaluatorSettings(batch_size=2, num_images=2), gates=QUICK).to_properties()
     DetectionEvaluatorExecutor().Do(inputs, outputs, {**properties, "current_component_id": "DetectionEvaluator"})
     assert outputs["blessing"][0].get_int_custom_property("blessed") in (0, 1)
     written = {name.rstrip("/") for name in tf.io.gfile.listdir(f"{ram_folder}/evaluation")}
@@ -69,11 +68,8 @@ def test_separate_worker_processes_give_the_same_records(
         )
 
     split = write_split(tmp_path, five_examples)
-    flink = Flink(master="unused:8081", environment_config=worker_pool)
-    args = flink_args(flink)
-    assert "--runner=FlinkRunner" in args
-    args = [arg for arg in args if not arg.startswith(("--runner", "--flink"))]
-    there = records(["--runner=PortableRunner", f"--job_endpoint={job_endpoint}", *args])
+    workers = ["--environment_type=EXTERNAL", f"--environment_config={worker_pool}", "--parallelism=2"]
+    there = records(["--runner=PortableRunner", f"--job_endpoint={job_endpoint}", *workers])
     here = records(["--direct_running_mode=in_memory"])
     assert there.source_ids == here.source_ids == list("abcde")
     for found, expected in zip(there.found["candidate"], here.found["candidate"], strict=True):

@@ -8,7 +8,7 @@ from detloom.components.evaluator.evaluate_coco_files import OTHER_METRICS_FILE,
 from detloom.components.evaluator.evaluation_result import EvaluatorParams
 from detloom.components.evaluator.report.output_files import DETECTIONS_FILE, GROUND_TRUTH_FILE, METRICS_FILE, PAGE_FILE
 from detloom.schemas.errors import InputError
-from detloom.schemas.run_file.evaluator_and_gates import BaselineGate, Gates
+from detloom.schemas.run_file.gates import BaselineGate, Gates
 from detloom.trainer_module.evaluation.coco_images import format_coco_ground_truth, format_coco_results
 from detloom.trainer_module.evaluation.coco_metrics import compute_coco_metrics
 

@@ -11,7 +11,8 @@ from detloom.components.evaluator.record_table import RecordTable
 from detloom.schemas.contracts import detections as names
 from detloom.schemas.contracts.label_map import LabelMap, format_label_map
 from detloom.schemas.errors import InputError
-from detloom.schemas.run_file.evaluator_and_gates import BaselineGate, Evaluator, Gates, LatencyGate, MetricFloor
+from detloom.schemas.run_file.evaluator import EvaluatorSettings
+from detloom.schemas.run_file.gates import BaselineGate, Gates, LatencyGate, MetricFloor
 
 QUICK = Gates(baseline=BaselineGate(num_resamples=100), latency=LatencyGate(num_images=1))
 RED_GREEN = LabelMap.from_names(["red", "green"])
@@ -31,7 +32,7 @@ def run(tmp_path, write_split, five_examples, good_model_uri, monkeypatch):
             examples_uris=[str(tmp_path / "examples")],
             shard_patterns=[str(tmp_path / "examples/Split-test/*")],
         )
-        params = EvaluatorParams(gates=gates, settings=Evaluator(num_images=0))
+        params = EvaluatorParams(gates=gates, settings=EvaluatorSettings(num_images=0))
         return evaluate(inputs, params, None, str(tmp_path / "out"))
 
     return call

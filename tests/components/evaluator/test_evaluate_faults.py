@@ -13,7 +13,8 @@ from detloom.components.evaluator.report import output_files as report
 from detloom.components.evaluator.report.output_files import LOCK_FILE, PAGE_FILE, write_report
 from detloom.components.storage.output_lock import hold_output
 from detloom.schemas.errors import InputError
-from detloom.schemas.run_file.evaluator_and_gates import BaselineGate, Evaluator, Gates, LatencyGate
+from detloom.schemas.run_file.evaluator import EvaluatorSettings
+from detloom.schemas.run_file.gates import BaselineGate, Gates, LatencyGate
 from detloom.trainer_module.files.folder_lock import FolderBusyError
 
 QUICK = Gates(baseline=BaselineGate(num_resamples=100), latency=LatencyGate(num_images=1))
@@ -31,7 +32,7 @@ def run(tmp_path, write_split, five_examples, good_model_uri):
             examples_uris=[str(tmp_path / "examples")],
             shard_patterns=[str(tmp_path / "examples/Split-test/*")],
         )
-        params = EvaluatorParams(gates=QUICK, settings=Evaluator(num_images=0, batch_size=2))
+        params = EvaluatorParams(gates=QUICK, settings=EvaluatorSettings(num_images=0, batch_size=2))
         return evaluate(inputs, params, lambda: beam.Pipeline(runner="DirectRunner"), str(out))
 
     return call

@@ -8,17 +8,10 @@ import pytest
 from detloom.components.evaluator.evaluation_result import ModelCosts, assess, measure_model
 from detloom.components.evaluator.gates import Latency
 from detloom.components.evaluator.measurements import Split
-from detloom.schemas.run_file.evaluator_and_gates import (
-    BaselineGate,
-    Evaluator,
-    Gates,
-    ImageSlices,
-    LatencyGate,
-    MetricChange,
-    Override,
-)
+from detloom.schemas.run_file.evaluator import EvaluatorSettings, ImageSlices
+from detloom.schemas.run_file.gates import BaselineGate, Gates, LatencyGate, MetricChange, Override
 
-SETTINGS = Evaluator(image_slices=(ImageSlices(feature="camera"),))
+SETTINGS = EvaluatorSettings(image_slices=(ImageSlices(feature="camera"),))
 
 
 @pytest.fixture(scope="module")

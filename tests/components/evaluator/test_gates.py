@@ -7,14 +7,7 @@ import pytest
 from detloom.components.evaluator.analysis.bootstrap import Interval
 from detloom.components.evaluator.blessing import BlessingDecision, decide
 from detloom.components.evaluator.gates import GateEvidence, Latency
-from detloom.schemas.run_file.evaluator_and_gates import (
-    BaselineGate,
-    Gates,
-    LatencyGate,
-    MetricChange,
-    MetricFloor,
-    Override,
-)
+from detloom.schemas.run_file.gates import BaselineGate, Gates, LatencyGate, MetricChange, MetricFloor, Override
 
 TODAY = datetime.date(2026, 11, 22)
 FLOOR = Gates(floors=(MetricFloor(metric="AP50", min=0.5),))

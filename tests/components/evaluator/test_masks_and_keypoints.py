@@ -16,7 +16,8 @@ from detloom.components.evaluator.mask_and_keypoint_truth import WantedShapes
 from detloom.components.evaluator.measurements import Split, measure_keypoints
 from detloom.schemas.contracts.label_map import LabelMap, format_label_map
 from detloom.schemas.errors import InputError
-from detloom.schemas.run_file.evaluator_and_gates import BaselineGate, Evaluator, Gates, LatencyGate, MetricFloor
+from detloom.schemas.run_file.evaluator import EvaluatorSettings
+from detloom.schemas.run_file.gates import BaselineGate, Gates, LatencyGate, MetricFloor
 from detloom.trainer_module.boxes.masks import as_counts, encode_masks
 from detloom.trainer_module.detectors.detector import Keypoints
 from detloom.trainer_module.evaluation.coco_images import ImageDetections, ImageGroundTruth
@@ -56,7 +57,7 @@ def run(tmp_path_factory, write_records, model_dir):
             examples_uris=[str(examples)],
             shard_patterns=[str(examples / "Split-test" / "*")],
         )
-        params = EvaluatorParams(gates=GATES, settings=Evaluator(num_images=2, batch_size=2))
+        params = EvaluatorParams(gates=GATES, settings=EvaluatorSettings(num_images=2, batch_size=2))
         return evaluate(inputs, params, beam.Pipeline, str(out)), out
 
     return call
@@ -98,7 +99,7 @@ def test_masks_and_keypoints_are_measured_gated_and_reported(evaluated):
 def test_the_files_of_an_evaluation_give_the_same_numbers_again(evaluated, tmp_path):
     result, out = evaluated
     inputs = FileInputs(detections=out / "detections.json", ground_truth=out / "ground_truth.json")
-    params = EvaluatorParams(gates=GATES, settings=Evaluator(num_images=0))
+    params = EvaluatorParams(gates=GATES, settings=EvaluatorSettings(num_images=0))
     again = evaluate_files(inputs, params, tmp_path / "again").evaluation
     assert again.candidate.masks.AP == result.candidate.masks.AP
     assert again.candidate.keypoints == result.candidate.keypoints

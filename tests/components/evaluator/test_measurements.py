@@ -6,10 +6,11 @@ import pytest
 from detloom.components.evaluator.baseline_comparison import compare
 from detloom.components.evaluator.measurements import Split, measure
 from detloom.components.evaluator.report.output_files import confidence_metrics, confusion_matrix
-from detloom.schemas.run_file.evaluator_and_gates import BaselineGate, Evaluator, ImageSlices, ObjectSlices, SizeBin
+from detloom.schemas.run_file.evaluator import EvaluatorSettings, ImageSlices, ObjectSlices, SizeBin
+from detloom.schemas.run_file.gates import BaselineGate
 from detloom.trainer_module.evaluation.coco_metrics import compute_coco_metrics
 
-OPTIONS = Evaluator(
+OPTIONS = EvaluatorSettings(
     image_slices=(ImageSlices(feature="camera"),),
     object_slices=(ObjectSlices(by="side_px", edges=(20,)),),
     sizes=(SizeBin(name="tiny", max_side_px=16),),
@@ -88,7 +89,7 @@ def test_measurements_are_plain_json(measured):
 
 
 def test_an_empty_split(split_of):
-    measured = measure(split_of([]), [], Evaluator())
+    measured = measure(split_of([]), [], EvaluatorSettings())
     json.dumps(measured.to_dict(), allow_nan=False)
     assert measured.find_value("AP") == (None, "no ground truth")
     assert confidence_metrics(measured) == []

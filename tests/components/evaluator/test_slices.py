@@ -2,7 +2,7 @@ import pytest
 
 from detloom.components.evaluator.slices import measure_objects, measure_slices, split_images
 from detloom.schemas.errors import InputError
-from detloom.schemas.run_file.evaluator_and_gates import ImageSlices, ObjectSlices
+from detloom.schemas.run_file.evaluator import ImageSlices, ObjectSlices
 from detloom.trainer_module.evaluation.matches import match_detections
 
 CAT = (1, 0, 0, 20, 20)

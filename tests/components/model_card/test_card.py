@@ -10,8 +10,8 @@ from detloom.components.model_card.card import CardInputs, build_card, write_car
 from detloom.components.model_card.render import format_markdown
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.typed_dict import to_dict
-from detloom.schemas.run_file.evaluator_and_gates import Evaluator
-from detloom.schemas.run_file.model_card import CARD_FILES, ModelCardConfig
+from detloom.schemas.run_file.evaluator import EvaluatorSettings
+from detloom.schemas.run_file.model_card import CARD_FILES, ModelCardSettings
 
 HOSTILE = "<b>dog</b>"  # the second class of the folders
 
@@ -159,7 +159,7 @@ def test_small_slices_are_marked(make_inputs):
 
 
 def test_limits_follow_from_the_numbers(make_inputs):
-    limits = build_card(make_inputs(evaluator=Evaluator(min_slice_count=2)))["limits"]
+    limits = build_card(make_inputs(evaluator=EvaluatorSettings(min_slice_count=2)))["limits"]
     for parts in (
         ("3 images", "split 'test'"),
         ("fewer than 2 objects", "cat (1)"),
@@ -177,7 +177,7 @@ def test_limits_follow_from_the_numbers(make_inputs):
 
 def test_the_first_limit_of_an_unblessed_model_says_so(make_inputs, evaluations, tmp_path):
     from detloom.components.evaluator.report.output_files import write_report
-    from detloom.schemas.run_file.evaluator_and_gates import Gates, MetricFloor
+    from detloom.schemas.run_file.gates import Gates, MetricFloor
 
     gates = Gates(floors=(MetricFloor(metric="APs", min=0.5),))  # there is no small object
     (tmp_path / "evaluation").mkdir()
@@ -249,7 +249,7 @@ def test_the_card_states_what_was_not_given(folders, tmp_path):
 
 
 def test_the_same_inputs_give_the_same_bytes(make_inputs, tmp_path):
-    inputs = make_inputs(stated=ModelCardConfig(purpose="Finds pets."))
+    inputs = make_inputs(stated=ModelCardSettings(purpose="Finds pets."))
     for name in ("a", "b"):
         write_card(build_card(inputs), str(tmp_path / name))
     write_card(build_card(inputs), str(tmp_path / "b"))  # again, over what is there

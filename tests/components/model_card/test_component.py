@@ -6,14 +6,14 @@ from detloom.components import artifact_types
 from detloom.components.model_card.component import Executor, ModelCard, ModelCardParams
 from detloom.components.properties import arguments_of
 from detloom.schemas.errors import InputError
-from detloom.schemas.run_file.evaluator_and_gates import Evaluator
-from detloom.schemas.run_file.model_card import ModelCardConfig
+from detloom.schemas.run_file.evaluator import EvaluatorSettings
+from detloom.schemas.run_file.model_card import ModelCardSettings
 
 PARAMS = ModelCardParams(
     name="pets",
     split="holdout",
-    stated=ModelCardConfig(purpose="Finds pets.", limits=("Only indoors.",)),
-    evaluator=Evaluator(wanted_precision=0.5),
+    stated=ModelCardSettings(purpose="Finds pets.", limits=("Only indoors.",)),
+    evaluator=EvaluatorSettings(wanted_precision=0.5),
     trainer_fingerprint="aa",
     code_fingerprint="bb",
 )

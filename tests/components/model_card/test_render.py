@@ -5,7 +5,7 @@ import pytest
 from detloom.components.model_card.card import build_card, write_card
 from detloom.components.model_card.render import format_markdown, format_page
 from detloom.components.pages.formats import escape_markdown
-from detloom.schemas.run_file.model_card import ModelCardConfig
+from detloom.schemas.run_file.model_card import ModelCardSettings
 
 EVIL = "# </td><script>alert(1)</script>|[x](javascript:alert(1))`*_~$\u202e</pre>"
 
@@ -20,7 +20,7 @@ def hostile_card(make_inputs):
     """Return a card with hostile text wherever a text comes from data, files or people."""
     source = {"artifact_id": 3, "span": 4, "version": 1, "files": EVIL}
     texts = dict.fromkeys(("purpose", "contact", "license", "citation"), EVIL)
-    stated = ModelCardConfig(owners=(EVIL,), limits=(EVIL,), **texts)
+    stated = ModelCardSettings(owners=(EVIL,), limits=(EVIL,), **texts)
     card = build_card(make_inputs(name=EVIL, sources=[source], stated=stated, lineage=[(EVIL, EVIL)]))
     for row in (*card["classes"], *card["evaluation"]["per_class"], *card["evaluation"]["slices"]):
         row["name"] = EVIL
@@ -113,7 +113,7 @@ def test_both_forms_have_the_sections_tables_and_the_folded_configuration(card, 
 
 
 def test_stated_facts_are_shown_and_the_citation_keeps_its_lines(make_inputs):
-    stated = ModelCardConfig(
+    stated = ModelCardSettings(
         purpose="Finds pets.", owners=("Ada", "Bo"), citation="@misc{a,\n  year = 2026\n}\n", limits=("Only indoors.",)
     )
     text = format_markdown(build_card(make_inputs(stated=stated)))

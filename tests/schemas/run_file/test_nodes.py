@@ -1,7 +1,7 @@
 import pytest
 
 from detloom.schemas.errors import FieldError
-from detloom.schemas.run_file.nodes import NodeSettings, Retry, check_nodes, retry_of
+from detloom.schemas.run_file.nodes import NodeSettings, Retry, retry_of
 
 
 def test_default_is_no_retry_and_no_time_limit():
@@ -53,6 +53,12 @@ def test_number_out_of_range_is_rejected(field, value):
         NodeSettings(node="Trainer", **{field: value})
 
 
-def test_two_entries_for_a_node_are_rejected():
-    with pytest.raises(FieldError, match="two entries for Trainer"):
-        check_nodes((NodeSettings(node="Trainer"), NodeSettings(node="*"), NodeSettings(node="Trainer")))
+def test_only_nodes_that_use_beam_have_options_of_beam():
+    assert NodeSettings(node="*", beam_args=("--runner=FlinkRunner",)).beam_args == ("--runner=FlinkRunner",)
+    with pytest.raises(FieldError, match=r"beam_args: .*Trainer.*StatisticsGen"):
+        NodeSettings(node="Trainer", beam_args=("--runner=FlinkRunner",))
+
+
+def test_secrets_among_the_options_of_beam_are_refused_without_their_value():
+    with pytest.raises(FieldError, match=r"^beam_args: got --s3_secret_key, allowed: [^=]*$"):
+        NodeSettings(node="StatisticsGen", beam_args=("--s3_secret_key=abc",))

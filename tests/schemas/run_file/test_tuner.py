@@ -12,7 +12,7 @@ from detloom.schemas.model.optimizers import (
     MomentumOptimizer,
 )
 from detloom.schemas.presets.presets import find_preset
-from detloom.schemas.run_file.tuner import SearchRange, Tuner, apply_hyperparameters, search_space, shortened
+from detloom.schemas.run_file.tuner import SearchRange, TunerSettings, apply_hyperparameters, search_space, shortened
 
 RATE = CosineDecayLearningRate(learning_rate_base=0.04, total_steps=1000, warmup_learning_rate=0.01, warmup_steps=100)
 
@@ -115,22 +115,22 @@ def test_default_space_is_rate_augmentation_and_anchors():
         SearchRange(key="augmentation_strength", min=0.0, max=1.5),
         SearchRange(key="model.anchor_generator.anchor_scale", min=2.0, max=6.0),  # the preset's is 4
     )
-    assert search_space(Tuner(), config) == expected
-    assert [search.key for search in search_space(Tuner(), config_with())] == [expected[0].key, expected[2].key]
+    assert search_space(TunerSettings(), config) == expected
+    assert [search.key for search in search_space(TunerSettings(), config_with())] == [expected[0].key, expected[2].key]
 
 
 def test_ends_of_ranges_are_checked():
     space = (SearchRange(key="train.optimizer.momentum", min=0.5, max=1.5),)
     with pytest.raises(InputError, match=r"hyperparameter train\.optimizer\.momentum"):
-        search_space(Tuner(space=space), config_with())
+        search_space(TunerSettings(space=space), config_with())
 
 
 def test_whole_numbers_need_choices():
     choices = (SearchRange(key="train.batch_size", choices=(2.0, 4.0)),)
-    assert search_space(Tuner(space=choices), config_with()) == choices
+    assert search_space(TunerSettings(space=choices), config_with()) == choices
     space = (SearchRange(key="train.batch_size", min=2, max=4),)
     with pytest.raises(InputError, match=r"^train\.batch_size: .*2\.6\d*, .* Set choices instead\.$"):
-        search_space(Tuner(space=space), config_with())
+        search_space(TunerSettings(space=space), config_with())
 
 
 def test_ends_of_ranges_are_checked_together():
@@ -141,8 +141,8 @@ def test_ends_of_ranges_are_checked_together():
     )
     message = rf"^a trial could have {rate}\.warmup_learning_rate 0\.02, .*base 0\.01: "
     with pytest.raises(InputError, match=message):
-        search_space(Tuner(space=space), config_with())
-    assert search_space(Tuner(space=space[:1]), config_with()) == space[:1]
+        search_space(TunerSettings(space=space), config_with())
+    assert search_space(TunerSettings(space=space[:1]), config_with()) == space[:1]
 
 
 @pytest.mark.parametrize(
@@ -162,12 +162,12 @@ def test_invalid_range_is_rejected(settings, message):
 
 
 def test_a_seed_that_the_algorithms_cannot_use_is_rejected():
-    assert Tuner(seed=2**32 - 2)
+    assert TunerSettings(seed=2**32 - 2)
     with pytest.raises(InputError, match=r"^seed: got 4294967295, allowed: 0 up to 2\*\*32 - 1"):
-        Tuner(seed=2**32 - 1)
+        TunerSettings(seed=2**32 - 1)
 
 
 def test_duplicate_keys_of_a_tuner_are_rejected():
     twice = (SearchRange(key="train.seed", choices=(1.0,)),) * 2
     with pytest.raises(InputError, match=r"^space: .*each key once"):
-        Tuner(space=twice)
+        TunerSettings(space=twice)

@@ -8,7 +8,8 @@ from detloom.components.evaluator.analysis.constant_detector import constant_det
 from detloom.components.evaluator.baseline_comparison import compare_with_constant
 from detloom.components.evaluator.measurements import Split, measure
 from detloom.schemas.contracts.label_map import LabelMap
-from detloom.schemas.run_file.evaluator_and_gates import BaselineGate, Evaluator
+from detloom.schemas.run_file.evaluator import EvaluatorSettings
+from detloom.schemas.run_file.gates import BaselineGate
 from detloom.trainer_module.evaluation.coco_images import ImageDetections, ImageGroundTruth
 from detloom.trainer_module.evaluation.coco_metrics import compute_coco_metrics
 
@@ -47,7 +48,7 @@ def detections(truth, boxes_of, score=0.9):
 
 def gain_of(truth, found):
     split = Split(ground_truth=truth, features=[{}] * len(truth), label_map=LABEL_MAP)
-    return compare_with_constant(measure(split, found, Evaluator()), found, split, GATE)
+    return compare_with_constant(measure(split, found, EvaluatorSettings()), found, split, GATE)
 
 
 def constant_in_each(truth):

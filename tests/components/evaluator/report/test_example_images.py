@@ -9,7 +9,8 @@ from PIL import Image
 from detloom.components.evaluator.evaluation_result import assess, measure_model
 from detloom.components.evaluator.measurements import Split
 from detloom.components.evaluator.report.example_images import draw_image, plan_images
-from detloom.schemas.run_file.evaluator_and_gates import BaselineGate, Evaluator, Gates
+from detloom.schemas.run_file.evaluator import EvaluatorSettings
+from detloom.schemas.run_file.gates import BaselineGate, Gates
 from detloom.trainer_module.boxes.masks import encode_masks
 
 GATES = Gates(baseline=BaselineGate(num_resamples=100))
@@ -27,8 +28,8 @@ def plan(label_map):
     def call(images, num_each=3):
         truth, found, before = zip(*images, strict=True)
         split = Split(ground_truth=truth, features=[{}] * len(truth), label_map=label_map)
-        candidate = measure_model(split, found, Evaluator())
-        baseline = measure_model(split, before, Evaluator()) if before[0] else None
+        candidate = measure_model(split, found, EvaluatorSettings())
+        baseline = measure_model(split, before, EvaluatorSettings()) if before[0] else None
         names = [f"image {image.image_id}" for image in truth]
         evaluation = assess(split, names, candidate, baseline, GATES)
         return plan_images(evaluation, num_each, baseline=before if baseline else ())

@@ -11,7 +11,7 @@ from tensorflow.core.util import event_pb2
 
 from detloom.components.evaluator.blessing import BlessingDecision
 from detloom.components.evaluator.report import output_files as report
-from detloom.schemas.run_file.evaluator_and_gates import Evaluator
+from detloom.schemas.run_file.evaluator import EvaluatorSettings
 from detloom.trainer_module.evaluation.coco_metrics import CocoMetrics
 
 FILES = [
@@ -104,7 +104,7 @@ def test_the_ground_truth_contains_names_and_features(folder):
 def test_an_image_without_features_has_no_features_key(tmp_path):
     split = evaluations.make_split()
     split = evaluations.Split(ground_truth=split.ground_truth, features=[{}, {}, {}], label_map=split.label_map)
-    options = Evaluator()
+    options = EvaluatorSettings()
     report.write_report(str(tmp_path), evaluations.make_evaluation(split=split, options=options), [])
     assert not any("features" in image for image in read(tmp_path, report.GROUND_TRUTH_FILE)["images"])
 

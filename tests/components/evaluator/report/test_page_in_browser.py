@@ -10,7 +10,8 @@ from detloom.components.evaluator.report.example_images import draw_image, plan_
 from detloom.components.evaluator.report.render_page import format_page
 from detloom.components.pages.formats import format_number, format_signed
 from detloom.schemas.contracts.label_map import LabelMap
-from detloom.schemas.run_file.evaluator_and_gates import BaselineGate, Evaluator, Gates
+from detloom.schemas.run_file.evaluator import EvaluatorSettings
+from detloom.schemas.run_file.gates import BaselineGate, Gates
 
 NAMES = ["</script><script>window.hacked = 1</script>", "\"><img src=x onerror='window.hacked = 1'>", 'o\'wl & "co"']
 SLIDER = "document.querySelector('#by-score input[data-model=\"{}\"]')"
@@ -26,7 +27,7 @@ def evaluation(make_good_split):
     truth, found, before = make_good_split(3, num_images=12)
     label_map = LabelMap(((1, NAMES[0]), (3, NAMES[1]), (4, NAMES[2])))
     split = Split(ground_truth=truth, features=[{}] * len(truth), label_map=label_map)
-    candidate, baseline = (measure_model(split, each, Evaluator()) for each in (found, before))
+    candidate, baseline = (measure_model(split, each, EvaluatorSettings()) for each in (found, before))
     names = [f"{NAMES[0]}{number}.jpg" for number in range(len(truth))]
     evaluation = assess(split, names, candidate, baseline, Gates(baseline=BaselineGate(num_resamples=100)))
     return evaluation, before
@@ -125,7 +126,7 @@ def test_exact_ties_are_rounded_as_in_python(browser, make_image, label_map, tmp
     boxes = [(1, 0, 6 * k, 5, 6 * k + 5) for k in range(16)]
     truth, found = make_image(1, truth=boxes, found=[(*boxes[0], 0.9)])
     split = Split(ground_truth=[truth], features=[{}], label_map=label_map)
-    evaluation = assess(split, ["a.jpg"], measure_model(split, [found], Evaluator()), None, Gates())
+    evaluation = assess(split, ["a.jpg"], measure_model(split, [found], EvaluatorSettings()), None, Gates())
     (tmp_path / "report.html").write_text(format_page(evaluation, []), encoding="utf-8")
     tab = browser.open((tmp_path / "report.html").as_uri())
     slider = SLIDER.format(0)

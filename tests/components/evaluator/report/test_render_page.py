@@ -12,7 +12,8 @@ import pytest
 from detloom.components.evaluator.report.render_page import format_page, summary_markdown
 from detloom.components.pages.formats import escape_markdown
 from detloom.schemas.contracts.label_map import LabelMap
-from detloom.schemas.run_file.evaluator_and_gates import Evaluator, Gates, MetricFloor, Override
+from detloom.schemas.run_file.evaluator import EvaluatorSettings
+from detloom.schemas.run_file.gates import Gates, MetricFloor, Override
 
 ROOT = Path(__file__).parents[4]
 make_evaluation, make_image, make_object = evaluations.make_evaluation, evaluations.make_image, evaluations.make_object
@@ -93,7 +94,7 @@ def test_all_sections_are_in_order(page):
 
 
 def test_sections_without_data_are_omitted():
-    evaluation = make_evaluation(has_baseline=False, options=Evaluator())
+    evaluation = make_evaluation(has_baseline=False, options=EvaluatorSettings())
     page = format_page(evaluation, [])
     gone = {"Candidate against baseline", "Slices", "Example images", "Training and data"}
     assert headings_of(page) == [title for title in HEADINGS if title not in gone]
@@ -110,7 +111,7 @@ def test_with_one_class_the_comparison_has_one_row():
 
 def test_a_split_without_images_has_no_curves():
     split = evaluations.Split(ground_truth=[], features=[], label_map=LabelMap.from_names(["cat"]))
-    page = format_page(make_evaluation(split=split, models=([], []), options=Evaluator()), [])
+    page = format_page(make_evaluation(split=split, models=([], []), options=EvaluatorSettings()), [])
     assert "Curves" not in headings_of(page)
     assert "nan" not in re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL).lower().split()
     assert "-1.000" not in page

@@ -4,7 +4,7 @@ import pytest
 
 from detloom.components.evaluator.measurements import Split, measure
 from detloom.components.evaluator.report import score_thresholds as thresholds
-from detloom.schemas.run_file.evaluator_and_gates import Evaluator
+from detloom.schemas.run_file.evaluator import EvaluatorSettings
 
 CAT, DOG, NOWHERE = (1, 0, 0, 40, 40), (3, 50, 50, 90, 90), (1, 90, 90, 95, 95)
 
@@ -16,7 +16,7 @@ def measured(make_image, label_map):
     def call(*found, crowds=()):
         truth, detections = make_image(1, truth=[CAT, DOG], found=found, crowds=crowds)
         split = Split(ground_truth=[truth], features=[{}], label_map=label_map)
-        return measure(split, [detections], Evaluator())
+        return measure(split, [detections], EvaluatorSettings())
 
     return call
 

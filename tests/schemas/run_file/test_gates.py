@@ -1,18 +1,8 @@
 import pytest
 
 from detloom.schemas.errors import InputError
-from detloom.schemas.run_file.evaluator_and_gates import (
-    BaselineGate,
-    Evaluator,
-    Gates,
-    ImageSlices,
-    LatencyGate,
-    MetricChange,
-    MetricFloor,
-    ObjectSlices,
-    Override,
-    SizeBin,
-)
+from detloom.schemas.run_file.evaluator import EvaluatorSettings, ImageSlices, ObjectSlices, SizeBin
+from detloom.schemas.run_file.gates import BaselineGate, Gates, LatencyGate, MetricChange, MetricFloor, Override
 
 GOOD = {"reason": "The camera was replaced.", "by": "Ada", "until": "2026-12-31"}
 
@@ -46,9 +36,9 @@ def test_gate_metrics_are_accepted(metric):
         (lambda: ObjectSlices(by="side_px", edges=(1, float("nan"))), r"edges: got \[1, nan\], allowed: rising finite"),
         (lambda: SizeBin(name="", max_side_px=3), r"name: got nothing"),
         (lambda: SizeBin(name="a", min_side_px=3, max_side_px=3), r"max_side_px: got 3, allowed: above min_side_px"),
-        (lambda: Evaluator(batch_size=0), r"batch_size: got 0"),
-        (lambda: Evaluator(num_images=-1), r"num_images: got -1"),
-        (lambda: Evaluator(wanted_precision=90), r"wanted_precision: got 90"),
+        (lambda: EvaluatorSettings(batch_size=0), r"batch_size: got 0"),
+        (lambda: EvaluatorSettings(num_images=-1), r"num_images: got -1"),
+        (lambda: EvaluatorSettings(wanted_precision=90), r"wanted_precision: got 90"),
     ],
 )
 def test_invalid_settings_are_rejected(build, message):
