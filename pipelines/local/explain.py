@@ -24,10 +24,9 @@ from detloom.components.properties import FINGERPRINT_PROPERTY, SPAN_PROPERTY, V
 from detloom.pipelines.dag.create_pipeline import create_pipeline
 from detloom.pipelines.dag.training_nodes import CODE_OF
 from detloom.pipelines.lineage.metadata_file import CODE_FOLDER, METADATA_FILE, check_metadata_file
-from detloom.pipelines.local.code_records import find_changed_modules, unpack
 from detloom.pipelines.local.console import format_table
-from detloom.pipelines.local.observe_nodes import launch_with
 from detloom.pipelines.local.run_local import check_runs_here, prepare_data
+from detloom.pipelines.local.tfx_hooks import find_changed_modules, launch_with, unpack
 from detloom.schemas.reading.tree_diff import diff_trees
 from detloom.schemas.run_file.run_file import RunFile
 from detloom.trainer_module.tfx_run import CONFIG_KEY

@@ -11,12 +11,10 @@ from pathlib import Path
 from detloom.components.beam_job import BeamJobError, explain_job_failure
 from detloom.pipelines.dag.create_pipeline import create_pipeline
 from detloom.pipelines.lineage.metadata_file import CODE_FOLDER, METADATA_FILE
-from detloom.pipelines.local.code_records import record_code
 from detloom.pipelines.local.console import NodeLog
-from detloom.pipelines.local.observe_nodes import observe_nodes
 from detloom.pipelines.local.summary import find_latest_run, read_latest_run
-from detloom.pipelines.local.temporary_files import delete_temporary_folder
-from detloom.pipelines.local.time_limits import NodeTimeoutError, TimeLimits
+from detloom.pipelines.local.supervise import NodeTimeoutError, TimeLimits, delete_temporary_folder
+from detloom.pipelines.local.tfx_hooks import observe_nodes, record_code
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.format_duration import format_duration
 from detloom.schemas.reading.redact import redact

@@ -9,8 +9,7 @@ from pathlib import Path
 from detloom.pipelines.dag.check_data import check_learned_columns
 from detloom.pipelines.lineage.metadata_file import METADATA_FILE, check_metadata_file
 from detloom.pipelines.local.console import log_nodes
-from detloom.pipelines.local.run_lock import WorkspaceBusyError, hold_workspace
-from detloom.pipelines.local.temporary_files import own_temporary_folder
+from detloom.pipelines.local.supervise import hold_workspace, own_temporary_folder
 from detloom.pipelines.samples.sample_run_file import RUN_FILE_VARIABLE, sample_run_file
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.config_checks import warnings_before_run
@@ -19,6 +18,7 @@ from detloom.schemas.run_file.data import EMBEDDED_DIGITS
 from detloom.schemas.run_file.read_run_file import read_run_file
 from detloom.schemas.run_file.run_file import RunFile
 from detloom.trainer_module.detectors.supported import check_trainable
+from detloom.trainer_module.files.folder_lock import FolderBusyError
 from detloom.trainer_module.run_state.run_folder import TRAINING_DIR_VARIABLE, UNFINISHED_DIR
 
 _WILDCARDS = frozenset("*?[\\")
@@ -42,7 +42,7 @@ def run_locally(run: RunFile, *, verbose: bool = False) -> str:
         The summary as text; empty if the runner only recorded the pipeline (`tfx pipeline create`).
 
     Raises:
-        WorkspaceBusyError: another run uses the workspace.
+        FolderBusyError: another run uses the workspace.
         InputError: a setting that cannot be trained, damaged metadata, or a node that failed because of a user's
             mistake.
     """
@@ -65,7 +65,7 @@ def run_locally(run: RunFile, *, verbose: bool = False) -> str:
                 run_with_retries(prepare_data(run), nodes, check_held)
             return summarize_run(run, before, seconds=time.monotonic() - started)
     except Exception as error:
-        if isinstance(error, WorkspaceBusyError) and nodes.current is None:  # the other run goes on
+        if isinstance(error, FolderBusyError) and nodes.current is None:  # the other run goes on
             raise
         from detloom.pipelines.local.retries import find_preemption, notify_failed_run
 

@@ -8,7 +8,6 @@ from detloom.pipelines.cli import cli
 from detloom.pipelines.command_line.command import end_of_help
 from detloom.pipelines.command_line.exit_codes import OF_COMMANDS
 from detloom.pipelines.local.retries import RunInterruptedError
-from detloom.pipelines.local.run_lock import WorkspaceBusyError
 from detloom.schemas.errors import ExitCode, InputError
 from detloom.trainer_module.files.folder_lock import FolderBusyError
 from detloom.trainer_module.runtime.preemption import Preempted
@@ -54,7 +53,7 @@ def test_no_command_ends_with_a_number_of_its_own(file):
 
 def test_errors_know_the_exit_code_of_their_command():
     assert InputError("x").exit_code == 1
-    assert FolderBusyError("x").exit_code == WorkspaceBusyError("x").exit_code == 75
+    assert FolderBusyError("x").exit_code == 75
     assert RunInterruptedError("Trainer", Preempted(2, 40, "run")).exit_code == 130
     assert RunInterruptedError("Trainer", Preempted(15, 40, "run")).exit_code == 143
 

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 import detloom
 from detloom.pipelines.cli import cli
-from detloom.pipelines.local.run_lock import hold_workspace
+from detloom.pipelines.local.supervise import hold_workspace
 
 ROOT = Path(detloom.__file__).parents[1]
 RUN = """

@@ -10,7 +10,7 @@ from ml_metadata.proto import metadata_store_pb2 as pb
 
 from detloom.pipelines.lineage.metadata_file import check_metadata_file
 from detloom.pipelines.lineage.store import LineageStore
-from detloom.pipelines.local.run_lock import hold_workspace
+from detloom.pipelines.local.supervise import hold_workspace
 from detloom.schemas.errors import InputError
 
 URI = f"/models/{'m' * 500}"

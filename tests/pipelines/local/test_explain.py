@@ -16,8 +16,8 @@ from tfx.dsl.component.experimental.decorators import component
 from tfx.types.standard_artifacts import Examples, Model
 
 from detloom.components.fingerprints import digests_of, source_fingerprint
-from detloom.pipelines.local.code_records import find_changed_modules, record_code
 from detloom.pipelines.local.explain import Explanation, explain_pipeline, explain_run, format_explanations
+from detloom.pipelines.local.tfx_hooks import find_changed_modules, record_code
 from detloom.schemas.run_file.read_run_file import read_run_file
 
 MODULE = "detloom.schemas.errors"

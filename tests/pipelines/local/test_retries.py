@@ -19,12 +19,13 @@ from detloom.pipelines.local import retries
 from detloom.pipelines.local.console import log_nodes
 from detloom.pipelines.local.retries import NodeFailedError, run_with_retries
 from detloom.pipelines.local.run_local import run_locally
-from detloom.pipelines.local.run_lock import LOCK_FILE, WorkspaceBusyError, hold_workspace
 from detloom.pipelines.local.summary import read_latest_run
+from detloom.pipelines.local.supervise import LOCK_FILE, hold_workspace
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.nodes import NodeSettings
 from detloom.schemas.run_file.notifications import Notifications, Webhook
 from detloom.schemas.run_file.read_run_file import read_run_file
+from detloom.trainer_module.files.folder_lock import FolderBusyError
 from detloom.trainer_module.runtime.preemption import Preempted
 
 HOOK = Notifications(webhook=Webhook(url="env:HOOK"))
@@ -239,7 +240,7 @@ def test_unwanted_failures_and_interruptions_send_no_notification(run, notified,
 @pytest.mark.reliability("concurrent runs", "metadata")
 def test_two_runs_in_one_workspace_are_refused(run):
     run = run([])
-    with hold_workspace(Path(run.workspace)), pytest.raises(WorkspaceBusyError):
+    with hold_workspace(Path(run.workspace)), pytest.raises(FolderBusyError):
         run_locally(run)
     assert not (Path(run.workspace) / "journal.txt").exists()
 

@@ -11,7 +11,7 @@ from tfx.types.standard_artifacts import Examples, Model
 
 from detloom.components.resolvers.strategies import ProductionModelStrategy
 from detloom.pipelines.local.console import NodeLog
-from detloom.pipelines.local.observe_nodes import observe_nodes
+from detloom.pipelines.local.tfx_hooks import observe_nodes
 
 
 @component
