@@ -1,4 +1,4 @@
-"""Compare the compiled jobs of one run file for each platform with golden files, which are reviewed before they are committed.
+"""Compare the compiled jobs of one run file for each platform with golden files; review them before you commit them.
 
 In both, fingerprints, versions and node settings are replaced by placeholders: they change often, and other tests check
 them.
