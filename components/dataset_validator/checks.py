@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from detloom.components.dataset_validator import findings
 from detloom.components.dataset_validator.findings import CheckEvidence, CheckFinding, format_apart, format_value
-from detloom.schemas.run_file.data_checks import CHECK_NAMES, Check
+from detloom.schemas.run_file.data_checks import CHECK_NAMES, CountCheck
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def run_checks(evidence: CheckEvidence) -> list[CheckResult]:
     return [_run(name, getattr(evidence.params.checks, name), evidence) for name in CHECK_NAMES]
 
 
-def _run(name: str, check: Check, evidence: CheckEvidence) -> CheckResult:
+def _run(name: str, check: CountCheck, evidence: CheckEvidence) -> CheckResult:
     rule = RULES[name]
     finding = CheckFinding(None, "not checked") if check.severity == "off" else rule.find(evidence)
     if check.severity == "off":

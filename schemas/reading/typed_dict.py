@@ -204,7 +204,11 @@ def _convert_dataclass(cls: type, data: Any, locate: Locate, path: KeyPath, memb
         missing = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if missing and name not in data:
             _fail(locate, path, f"key '{name}' is missing.")
-    values = {key: _convert(type_hints(cls)[key], value, locate, (*path, key)) for key, value in data.items()}
+    hints = type_hints(cls)
+    values = {
+        key: _convert(hints[key], _over_default(fields[key], hints[key], value), locate, (*path, key))
+        for key, value in data.items()
+    }
     try:
         return cls(**values)
     except FieldError as error:
@@ -213,6 +217,14 @@ def _convert_dataclass(cls: type, data: Any, locate: Locate, path: KeyPath, memb
         _fail(locate, (*path, *error.field.split(".")), f"{error.message}{also}")
     except InputError as error:
         _fail(locate, path, str(error))
+
+
+def _over_default(field: Any, annotation: Any, value: Any) -> Any:
+    """Return a section of settings with the keys of the field's default that it leaves out."""
+    is_section = isinstance(value, Mapping) and dataclasses.is_dataclass(annotation)
+    if not is_section or type(field.default) is not annotation:
+        return value
+    return {**to_dict(field.default), **value}
 
 
 def _scalar(annotation: Any, data: Any, locate: Locate, path: KeyPath) -> Any:

@@ -14,6 +14,7 @@ import typing
 from typing import Any
 
 from detloom.schemas.reading.typed_dict import TYPE_KEY, dataclass_members, needs_tag, to_dict
+from detloom.schemas.run_file.data_checks import CountCheck
 from detloom.schemas.run_file.run_file import CONFIG_SECTIONS, RunFile
 
 _SCALARS = {bool: "boolean", int: "integer", float: "number", str: "string"}
@@ -37,8 +38,9 @@ def _object(cls: type, definitions: dict[str, Any], *, partial: bool, tag: bool 
     properties: dict[str, Any] = {TYPE_KEY: {"const": cls.__name__}} if tag else {}
     required = [] if partial or not tag else [TYPE_KEY]
     for field in dataclasses.fields(cls):
-        below_detector = partial or (cls is RunFile and field.name in CONFIG_SECTIONS)
-        properties[field.name] = _value(hints[field.name], definitions, partial=below_detector)
+        # Keys that are not written are those of the detector, or of the field's default.
+        has_defaults = (cls is RunFile and field.name in CONFIG_SECTIONS) or isinstance(field.default, CountCheck)
+        properties[field.name] = _value(hints[field.name], definitions, partial=partial or has_defaults)
         properties[field.name]["description"] = docs.get(field.name, "")
         if field.default is not dataclasses.MISSING:
             properties[field.name]["default"] = to_dict(field.default)

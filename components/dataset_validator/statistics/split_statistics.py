@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from detloom.components.dataset_validator.statistics.box_overlap import find_overlaps
 from detloom.components.dataset_validator.statistics.model_input import ModelInput, boxes_in_input, resize_geometry
-from detloom.schemas.run_file.data_checks import HugeBoxes, OverlappingBoxes, TinyBoxes
+from detloom.schemas.run_file.data_checks import HugeBoxCheck, OverlapCheck, TinyBoxCheck
 
 # Bin edges of box sizes in pixels (square root of the area); 32 and 96 separate COCO's small, medium and large.
 BOX_SIZE_EDGES_PX = (8, 16, 32, 64, 96, 128, 256, 512)
@@ -100,9 +100,9 @@ class BoxLimits:
     """
 
     model_input: ModelInput | None = None
-    min_side_px: float = TinyBoxes.min_side_px
-    max_area: float = HugeBoxes.max_area
-    min_iou: float | None = OverlappingBoxes.min_iou
+    min_side_px: float = TinyBoxCheck.min_side_px
+    max_area: float = HugeBoxCheck.max_area
+    min_iou: float | None = OverlapCheck.min_iou
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from detloom.components.evaluation_requirements import EvaluationRequirements
 from detloom.components.properties import arguments_of
 from detloom.schemas.contracts.label_map import LabelMap, format_label_map, write_label_map
 from detloom.schemas.errors import InputError
-from detloom.schemas.run_file.data_checks import CHECK_NAMES, DataChecks, NearDuplicates, UnsoundBoxes
+from detloom.schemas.run_file.data_checks import CHECK_NAMES, DataChecks, NearDuplicateCheck, ShareCheck
 from detloom.schemas.run_file.evaluator import ImageSlices
 
 LABEL_MAP = LabelMap.from_names(["<cat>", "dog"])
@@ -59,7 +59,7 @@ def train_file(artifacts):
 
 
 def test_the_constructor_declares_inputs_and_outputs():
-    checks = DataChecks(boxes=UnsoundBoxes(severity="warn"))
+    checks = DataChecks(boxes=ShareCheck(severity="warn", threshold=0.0))
     component = DatasetValidator(Channel(type=standard_artifacts.Examples), checks=checks)
     assert {name: channel.type for name, channel in component.outputs.items()} == {
         "report": DatasetReport,
@@ -121,7 +121,10 @@ def test_artifact_type_names_match_the_user_interfaces():
 
 def test_do_writes_json_and_a_self_contained_page(artifacts, with_beam):
     # The synthetic images are near-duplicates.
-    folder = run(artifacts, DatasetValidatorParams(checks=DataChecks(near_duplicates=NearDuplicates(severity="off"))))
+    folder = run(
+        artifacts,
+        DatasetValidatorParams(checks=DataChecks(near_duplicates=NearDuplicateCheck(severity="off", threshold=0.01))),
+    )
     assert sorted(path.name for path in folder.iterdir()) == ["report.html", "report.json"]
     report = json.loads((folder / "report.json").read_text())
     assert (report["verdict"], report["span"]) == ("passed", 7)

@@ -15,14 +15,7 @@ from detloom.components.dataset_validator.validate import describe_failures, val
 from detloom.schemas.contracts import example_keys as keys
 from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, LabelMap, write_label_map
 from detloom.schemas.errors import InputError
-from detloom.schemas.run_file.data_checks import (
-    ClassDrift,
-    DataChecks,
-    ExactDuplicates,
-    NearDuplicates,
-    NearDuplicatesWithinSplit,
-    UnreadableRecords,
-)
+from detloom.schemas.run_file.data_checks import DataChecks, NearDuplicateCheck, ShareCheck
 
 BOX = (0.1, 0.1, 0.6, 0.6)
 
@@ -115,9 +108,9 @@ def test_identical_images_in_one_split_are_not_leakage(make_folder, tmp_path):
 
 def test_checks_that_are_off_are_not_computed(make_folder, tmp_path):
     checks = DataChecks(
-        near_duplicates=NearDuplicates(severity="off"),
-        near_duplicates_within_split=NearDuplicatesWithinSplit(severity="fail"),
-        exact_duplicates=ExactDuplicates(severity="off"),
+        near_duplicates=NearDuplicateCheck(severity="off", threshold=0.01),
+        near_duplicates_within_split=ShareCheck(severity="fail", threshold=0.1),
+        exact_duplicates=ShareCheck(severity="off", threshold=0.0),
     )
     report = validate_examples(make_folder(train=TRAIN, eval=[("z", 3, 1)]), tmp_path / "out", checks=checks)
     found = results(report)
@@ -138,7 +131,7 @@ def test_drift_against_an_earlier_report_can_fail(make_folder, tmp_path):
     report = validate_examples(
         only_cats,
         tmp_path / "now",
-        checks=DataChecks(class_drift=ClassDrift(severity="fail")),
+        checks=DataChecks(class_drift=ShareCheck(severity="fail", threshold=0.1)),
         previous_report=tmp_path / "before",
         span=2,
     )
@@ -185,7 +178,7 @@ def test_missing_shards_fail_for_any_threshold(make_folder, tmp_path):
     folder = make_folder(train=TRAIN, eval=EVAL)
     shard = folder / "Split-train/data_tfrecord-00000-of-00001"
     shard.rename(shard.with_name("data_tfrecord-00002-of-00007"))
-    checks = DataChecks(records=UnreadableRecords(threshold=1.0))
+    checks = DataChecks(records=ShareCheck(severity="fail", threshold=1.0))
     found = results(validate_examples(folder, tmp_path / "out", checks=checks))["records"]
     assert (found["status"], found["value"]) == ("failed", 0.0)
     assert "split 'train': 6 of 7 shards are missing" in found["sentence"]

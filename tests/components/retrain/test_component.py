@@ -16,7 +16,7 @@ from detloom.components.pusher.manifest import build_manifest
 from detloom.components.retrain import component, training_record
 from detloom.components.retrain.component import DecisionExecutor, RecordExecutor, RetrainParams
 from detloom.components.retrain.training_record import read_last_record
-from detloom.schemas.run_file.data_checks import ClassDrift, DataChecks
+from detloom.schemas.run_file.data_checks import DataChecks, ShareCheck
 from detloom.schemas.run_file.schedule import Retrain
 
 
@@ -24,7 +24,7 @@ from detloom.schemas.run_file.schedule import Retrain
 def params(tmp_path):
     return RetrainParams(
         retrain=Retrain(new_span=True, records=str(tmp_path / "records")),
-        checks=DataChecks(class_drift=ClassDrift(threshold=0.3)),
+        checks=DataChecks(class_drift=ShareCheck(threshold=0.3)),
         train_split="train",
         config_hash='{"gates": "c0"}',
         pipeline="cells",

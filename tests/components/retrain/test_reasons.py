@@ -3,7 +3,7 @@ from datetime import datetime, timezone
 import pytest
 
 from detloom.components.retrain.reasons import DataNow, decide
-from detloom.schemas.run_file.data_checks import ClassDrift, DataChecks, SizeDrift
+from detloom.schemas.run_file.data_checks import DataChecks, ShareCheck
 from detloom.schemas.run_file.schedule import Retrain
 
 NOW = datetime(2026, 3, 4, 3, 5, 12, tzinfo=timezone.utc)  # three days after the last training
@@ -90,14 +90,16 @@ def test_box_size_drift_causes_training(ask):
 
 
 def test_drift_within_the_limit_causes_no_training(ask):
-    checks = DataChecks(class_drift=ClassDrift(threshold=0.56))
+    checks = DataChecks(class_drift=ShareCheck(threshold=0.56))
     assert ask(Retrain(drift=True), checks=checks, cats=100, dogs=0) == (
         "Training is skipped: no drift, last trained 2026-03-01."
     )
 
 
 def test_drift_is_not_measured_if_its_checks_are_off(ask):
-    checks = DataChecks(class_drift=ClassDrift(severity="off"), size_drift=SizeDrift(severity="off"))
+    checks = DataChecks(
+        class_drift=ShareCheck(severity="off", threshold=0.1), size_drift=ShareCheck(severity="off", threshold=0.1)
+    )
     assert "drift not measured" in ask(Retrain(drift=True), checks=checks, cats=100, dogs=0)
 
 

@@ -19,7 +19,7 @@ from detloom.pipelines.local.run_local import run_locally
 from detloom.pipelines.local.summary import read_latest_run
 from detloom.schemas.model.strategy import Strategy
 from detloom.schemas.run_file.data import SplitByRatio
-from detloom.schemas.run_file.data_checks import NearDuplicates
+from detloom.schemas.run_file.data_checks import NearDuplicateCheck
 from detloom.schemas.run_file.read_run_file import read_run_file
 
 ROOT = Path(detloom.__file__).parents[1]
@@ -161,7 +161,7 @@ def test_changed_splits_are_a_reason_to_train_and_changed_paths_or_devices_are_n
 def test_the_distance_of_near_duplicates_is_a_reason_to_train_if_it_decides_the_splits(small_run):
     run = read_run_file(small_run)
     by_ratio = replace(run, data=replace(run.data, splits=None, split_by_ratio=SplitByRatio()))
-    far = replace(run.checks, near_duplicates=NearDuplicates(max_distance=9))
+    far = replace(run.checks, near_duplicates=NearDuplicateCheck(max_distance=9, threshold=0.01))
     assert training_hash(replace(by_ratio, checks=far)) != training_hash(by_ratio)
     assert training_hash(replace(run, checks=far)) == training_hash(run)
 

@@ -22,7 +22,7 @@ from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.detector import MultiscaleAnchorGenerator
 from detloom.schemas.model.network import FixedShapeResizer
-from detloom.schemas.run_file.data_checks import DataChecks, NearDuplicates, UndecodableImages
+from detloom.schemas.run_file.data_checks import DataChecks, NearDuplicateCheck, ShareCheck
 
 LABEL_MAP = LabelMap.from_names(["cat", "dog"])
 KNOWN = frozenset(LABEL_MAP.class_ids)
@@ -136,7 +136,8 @@ def test_images_are_decoded_only_for_the_checks_that_need_it(make_example, write
     monkeypatch.setattr("detloom.components.dataset_validator.statistics.collect_statistics.hash_image", refuse)
     path = str(write_records(tmp_path / "data", [make_example([BOX])]))
     off = DataChecks(
-        near_duplicates=NearDuplicates(severity="off"), undecodable_images=UndecodableImages(severity="off")
+        near_duplicates=NearDuplicateCheck(severity="off", threshold=0.01),
+        undecodable_images=ShareCheck(severity="off", threshold=0.0),
     )
     without = PassSettings.of_params(DatasetValidatorParams(checks=off))
     assert read_shard("train", path, KNOWN, without).splits["train"].num_examples == 1
@@ -162,7 +163,7 @@ def test_an_image_that_only_tensorflow_refuses_is_counted(
         feature[keys.IMAGE_ENCODED].bytes_list.value[0] = png_without_last_row
 
     path = write_records(tmp_path / "data", [change(make_example([BOX]), exchange), make_example([BOX])])
-    checks = DataChecks(near_duplicates=NearDuplicates(severity=near_duplicates))
+    checks = DataChecks(near_duplicates=NearDuplicateCheck(severity=near_duplicates, threshold=0.01))
     settings = PassSettings.of_params(DatasetValidatorParams(checks=checks))
     assert read_shard("train", str(path), KNOWN, settings).splits["train"].num_undecodable == 1
 
