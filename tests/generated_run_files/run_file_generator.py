@@ -6,7 +6,6 @@ so that the ranges are those of the dataclasses, and pairs of settings that excl
 
 import copy
 import dataclasses
-import functools
 import random
 import re
 import shlex
@@ -57,39 +56,6 @@ class Setting(NamedTuple):
     name: str
     annotation: Any
     path: KeyPath
-
-    @property
-    def parameter(self) -> str:
-        """The name, without its class for a field that the members of a union share, such as `*.learning_rate`."""
-        return _shared_fields().get(self.name, self.name)
-
-
-@functools.cache
-def _shared_fields() -> dict[str, str]:
-    """Return a common name for each name of a field that several members of a union have with the same annotation.
-
-    A list can have several members of its union, so that their fields are different parameters.
-    """
-    shared = {}
-    for cls in nested_dataclasses(RunFile):
-        for annotation in type_hints(cls).values():
-            fields = [
-                (member.__name__, name, str(hint))
-                for member in dataclass_members(annotation)
-                for name, hint in type_hints(member).items()
-            ]
-            for member, name, hint in fields:
-                owners = [other for other, *rest in fields if rest == [name, hint]]
-                if len(owners) > 1:
-                    shared[f"{member}.{name}"] = f"{'|'.join(owners)}.{name}"
-    return shared
-
-
-class Choice(NamedTuple):
-    """One option of a union, enumeration or boolean."""
-
-    setting: str
-    option: str
 
 
 def walk(cls: type, plain: Mapping[str, Any], path: KeyPath = ()) -> Iterator[Setting]:
@@ -148,23 +114,6 @@ def complete(plain: Plain) -> Plain | None:
     except InputError:
         return None
     return dict(to_dict(run))
-
-
-def choices_in(plain: Plain) -> set[Choice]:
-    """Return the options of unions, enumerations and booleans in a tree, and the members of its lists."""
-    return {choice for setting in walk(RunFile, plain) for choice in _choices_of(setting, plain)}
-
-
-def places_of(plain: Plain, choice: Choice) -> list[KeyPath]:
-    """Return the paths of the settings that have an option."""
-    return [setting.path for setting in walk(RunFile, plain) if choice in _choices_of(setting, plain)]
-
-
-def _choices_of(setting: Setting, plain: Plain) -> set[Choice]:
-    value = value_at(plain, setting.path)
-    if len(_item_members(setting.annotation)) > 1:
-        return {Choice(setting.parameter, item[TYPE_KEY]) for item in value}
-    return {Choice(setting.parameter, _option(value, setting.annotation))} if is_choice(setting.annotation) else set()
 
 
 def is_choice(annotation: Any) -> bool:

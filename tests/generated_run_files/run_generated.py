@@ -1,11 +1,5 @@
-"""Run generated run files and record their outcomes as JSON lines.
+"""Run generated run files, each in a process of its own."""
 
-`python run_generated.py --first 0 --count 20 --log outcomes.jsonl` runs the files of 20 seeds, and with `--files pairs`
-a share of the files that cover, together with the random files, all pairs of options. The same command goes on after an
-interruption.
-"""
-
-import argparse
 import json
 import multiprocessing
 import os
@@ -14,10 +8,9 @@ import tempfile
 import time
 import traceback
 import typing
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Literal
 
@@ -26,7 +19,6 @@ import yaml
 sys.path.append(str(Path(__file__).parent))  # tests are not a package
 
 from bases import OF_BOXES, OF_SHAPES, base_of, write_tiny_data
-from pairwise import Cover, cover_all_pairs
 from run_file_generator import Generator, Plain
 
 from detloom.pipelines.local.run_local import run_locally
@@ -40,8 +32,6 @@ from detloom.trainer_module.weights.own_checkpoint import write_weights
 
 # On a CPU, XLA optimizes a large network's step for minutes, and a file runs few steps. Outcomes stay the same.
 _XLA_FLAGS = "--xla_backend_optimization_level=0"
-NUM_PROCESSES = 2
-NUM_SEEDS, NUM_SEEDS_WITH_SHAPES = 300, 60  # of the files that are run in the proofs
 Result = Literal["decision", "refused", "failed"]
 
 
@@ -50,7 +40,7 @@ class Outcome:
     """The outcome of one generated run file.
 
     Attributes:
-        name: the seed, or the number of a file that covers pairs.
+        name: how to repeat it.
         result: "decision", "refused" (before training), or "failed", which is a defect.
         settings: the run file.
     """
@@ -125,23 +115,6 @@ def _normalizes(plain: Plain) -> bool:
     return '"batch_norm": {' in text and '"batch_norm_trainable": false' not in text
 
 
-def run_all(files: Iterable[tuple[str, Plain]], log: Path, num_processes: int = NUM_PROCESSES) -> Iterator[Outcome]:
-    """Run files with their names, each in a process of its own; yield the outcomes as they come.
-
-    Files whose names are in the log are not run again; an incomplete last line, of a killed process, is dropped.
-    """
-    known = {outcome.name: outcome for outcome in read_outcomes(log)}
-    log.write_text("".join(_format(outcome) for outcome in known.values()))
-    files = list(files)
-    yield from (known[name] for name, _ in files if name in known)
-    tasks = [(name, plain) for name, plain in files if name not in known]
-    with ThreadPool(num_processes) as pool:
-        for outcome in pool.imap_unordered(lambda task: run_in_process(*task), tasks):
-            with log.open("a") as file:
-                file.write(_format(outcome))
-            yield outcome
-
-
 def run_in_process(name: str, plain: Plain) -> Outcome:
     """Run a file in a new process, which gives all its memory back; its end by a signal is an outcome, too."""
     started = time.monotonic()
@@ -168,63 +141,3 @@ def _send_outcome(name: str, plain: Plain, sender: Connection) -> None:
     os.environ.setdefault("XLA_FLAGS", _XLA_FLAGS)
     with tempfile.TemporaryDirectory() as folder:
         sender.send(run_plain(name, plain, Path(folder)))
-
-
-def _format(outcome: Outcome) -> str:
-    return json.dumps(asdict(outcome)) + "\n"
-
-
-def read_outcomes(log: Path) -> list[Outcome]:
-    """Return the outcomes in the complete lines of a log."""
-    lines = log.read_text().splitlines(keepends=True) if log.is_file() else []
-    return [Outcome(**json.loads(line)) for line in lines if line.endswith("\n")]
-
-
-def random_files(seeds: range, inputs: Inputs) -> Iterator[tuple[str, Plain]]:
-    """Yield the files of seeds with their names."""
-    yield from ((f"seed {seed}", generated(seed, inputs)) for seed in seeds)
-
-
-def files_with_shapes(seeds: range, inputs: Inputs) -> Iterator[tuple[str, Plain]]:
-    """Yield the files of seeds with their names, of detectors that learn masks or keypoints."""
-    yield from ((f"shapes {seed}", generated(seed, inputs, OF_SHAPES)) for seed in seeds)
-
-
-def all_random_files(inputs: Inputs) -> Iterator[tuple[str, Plain]]:
-    """Yield the random files of the proofs with their names."""
-    yield from random_files(range(NUM_SEEDS), inputs)
-    yield from files_with_shapes(range(NUM_SEEDS_WITH_SHAPES), inputs)
-
-
-def cover_besides_random_files(inputs: Inputs) -> Cover:
-    """Return files with the pairs of options that no random file has."""
-    random = (plain for _, plain in all_random_files(inputs))
-    return cover_all_pairs(lambda seed: generated(seed, inputs), random)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--files",
-        choices=("random", "shapes", "pairs"),
-        default="random",
-        help="of seeds, of seeds for detectors with masks or keypoints, or for further pairs of options",
-    )
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--count", type=int, default=10)
-    parser.add_argument("--log", type=Path, default=Path("outcomes.jsonl"))
-    options = parser.parse_args()
-    numbers = range(options.first, options.first + options.count)
-    with tempfile.TemporaryDirectory() as name:
-        inputs = write_inputs(Path(name))
-        if options.files == "pairs":
-            cover = cover_besides_random_files(inputs).files
-            files = [(f"pairs {number}", plain) for number, plain in enumerate(cover)][numbers.start : numbers.stop]
-        else:
-            files = list((random_files if options.files == "random" else files_with_shapes)(numbers, inputs))
-        for outcome in run_all(files, options.log):
-            print(outcome.name, outcome.result, outcome.seconds, outcome.error[-300:], flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -11,8 +11,8 @@ EXCLUDED = {
     "RunFile.detector": "the bases vary it",
     "RunFile.kubeflow": "needs a cluster",
     "RunFile.vertex": "needs a cloud",
-    "RunFile.beam": "needs a cluster",
     "RunFile.beam_args": "options of Apache Beam",
+    "NodeSettings.beam_args": "options of Apache Beam",
     "RunFile.notifications": "needs a network",
     "RunFile.schedule": "only `detloom schedule` reads it",
     "RunFile.retrain": "decides whether to run at all",
@@ -164,9 +164,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "ModelCardSettings.owners": ((), ("team",)),
     "ModelCardSettings.limits": ((), ("It was hardly trained.",)),
 }
-# Options that are refused before training on most machines or data; so is the severity "fail".
-STOPPING = {"Export.onnx": ("True",), "Train.precision": ("bfloat16", "float16")}
-# The share of the cases in which they and a costly one are drawn: if all options were equally likely, almost every file
-# would be refused.
+# The share of the cases in which options are drawn that are costly, or refused on most machines or data before training,
+# as is the severity "fail": if all options were equally likely, almost every file would be refused.
 RARE = {"fail": 0.02, "Export.onnx": 0.05, "Train.precision": 0.1, "RunFile.tuner": 0.2}
 COMMON = {"Export.onnx": False, "Train.precision": "float32", "RunFile.tuner": None}
