@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from detloom.pipelines.dag.check_data import check_learned_columns
+from detloom.pipelines.check_learned_columns import check_learned_columns
 from detloom.schemas.errors import InputError
 from detloom.schemas.load_config import build_config
 from detloom.schemas.model.config import TrainEvalConfig, content_hash

@@ -7,14 +7,12 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import Any
 
 import yaml
 from google.protobuf import json_format
 from kfp.pipeline_spec import pipeline_spec_pb2
 
-from detloom.components.fingerprints import MAX_JOB_BYTES
 from detloom.pipelines.backends.api_errors import shorten_message
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import redact
@@ -42,28 +40,6 @@ class CompiledJob:
     @property
     def pipeline_name(self) -> str:
         return str(self.spec["pipelineInfo"]["name"])
-
-
-def read_job_file(path: Path) -> str:
-    """Read the text of a compiled job.
-
-    Raises:
-        InputError: if the file cannot be read, is too large or is not text.
-    """
-    try:
-        with path.open("rb") as file:
-            content = file.read(MAX_JOB_BYTES + 1)
-        if len(content) > MAX_JOB_BYTES:
-            raise InputError(f"{redact(str(path))}: got more than {MAX_JOB_BYTES >> 20} MiB, allowed: a compiled job.")
-        return content.decode()
-    except OSError as error:
-        raise InputError(
-            f"{redact(str(path))}: cannot be read ({error.strerror}); use a file that `detloom compile` wrote."
-        ) from None
-    except UnicodeDecodeError:
-        raise InputError(
-            f"{redact(str(path))}: this is not a text file; use a file that `detloom compile` wrote."
-        ) from None
 
 
 def parse_job(text: str, place: Place, where: str) -> CompiledJob:

@@ -17,6 +17,7 @@ import click
 from detloom.pipelines.command_line.options import FILE, PATH, NumberRange, override_options, read_override_options
 from detloom.schemas.errors import ExitCode, InputError
 from detloom.schemas.reading.redact import redact
+from detloom.schemas.reading.text_file import read_text_file
 from detloom.schemas.run_file.run_file import Place, RunFile
 
 if TYPE_CHECKING:
@@ -72,7 +73,8 @@ class RemoteRun:
         Raises:
             InputError: for a setting that the backend does not support, or a file that is not a job of this pipeline.
         """
-        from detloom.pipelines.backends.compiled_job import parse_job, read_job_file, without_cache
+        from detloom.components.fingerprints import MAX_JOB_BYTES
+        from detloom.pipelines.backends.compiled_job import parse_job, without_cache
 
         if job_file is None:
             from detloom.pipelines.compile.compile_job import compile_job
@@ -80,7 +82,7 @@ class RemoteRun:
             job = parse_job(compile_job(self.run, self.place), self.place, "the compiled job")
         else:
             where = redact(str(job_file))
-            job = parse_job(read_job_file(job_file), self.place, where)
+            job = parse_job(read_text_file(job_file, MAX_JOB_BYTES), self.place, where)
             if job.pipeline_name != self.run.name:
                 names = f"the pipeline '{redact(job.pipeline_name)}', but the run file has '{self.run.name}'"
                 raise InputError(f"{where}: has {names}; compile the run file.")

@@ -5,9 +5,9 @@ import os
 import re
 from pathlib import PurePosixPath
 
+from detloom.pipelines.check_learned_columns import check_learned_columns
 from detloom.pipelines.compile.pipeline_spec import Spec, tasks_of
 from detloom.pipelines.dag.beam_options import has_remote_workers
-from detloom.pipelines.dag.check_data import check_learned_columns
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import redact
 from detloom.schemas.run_file.data import EMBEDDED_DIGITS

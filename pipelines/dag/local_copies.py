@@ -20,36 +20,32 @@ from detloom.components.storage.storage import is_address, open_storage
 Artifacts = dict[str, list[Artifact]]
 
 
-class TrainerExecutor(trainer_executor.GenericExecutor):
-    """TFX's Trainer on copies of its artifacts."""
+class _OnLocalCopies:
+    """Runs the executor that a class inherits beside this one on copies of its artifacts."""
 
     def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
         with local_artifacts(input_dict, output_dict):
-            super().Do(input_dict, output_dict, exec_properties)
+            super().Do(input_dict, output_dict, exec_properties)  # type: ignore[misc]
 
 
-class TunerExecutor(tuner_executor.Executor):
-    """TFX's Tuner on copies of its artifacts."""
-
-    def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
-        with local_artifacts(input_dict, output_dict):
-            super().Do(input_dict, output_dict, exec_properties)
+class TrainerOnLocalCopies(_OnLocalCopies, trainer_executor.GenericExecutor):
+    """TFX's Trainer."""
 
 
-class ModelCardExecutor(model_card_component.Executor):
-    """ModelCard on copies of its artifacts."""
+class TunerOnLocalCopies(_OnLocalCopies, tuner_executor.Executor):
+    """TFX's Tuner."""
 
-    def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
-        with local_artifacts(input_dict, output_dict):
-            super().Do(input_dict, output_dict, exec_properties)
+
+class ModelCardOnLocalCopies(_OnLocalCopies, model_card_component.Executor):
+    """The ModelCard."""
 
 
 def use_local_copies(node: BaseNode) -> None:
     """Let a node work on copies of its artifacts if its executor cannot read or write addresses."""
     specs = {
-        "Trainer": ExecutorClassSpec(TrainerExecutor),
-        "Tuner": ExecutorClassSpec(TunerExecutor),
-        "ModelCard": ExecutorClassSpec(ModelCardExecutor),
+        "Trainer": ExecutorClassSpec(TrainerOnLocalCopies),
+        "Tuner": ExecutorClassSpec(TunerOnLocalCopies),
+        "ModelCard": ExecutorClassSpec(ModelCardOnLocalCopies),
     }
     if node.id in specs:
         node.executor_spec = specs[node.id]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from detloom.pipelines.dag.check_data import check_learned_columns
+from detloom.pipelines.check_learned_columns import check_learned_columns
 from detloom.pipelines.init.migration_page import format_page
 from detloom.pipelines.init.odapi_inputs import EVAL, TRAIN, OdapiInputs, find_inputs
 from detloom.pipelines.init.run_file_text import Choices, check_no_variable, make_pipeline_name, written_run_file

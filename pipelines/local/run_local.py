@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from detloom.pipelines.dag.check_data import check_learned_columns
+from detloom.pipelines.check_learned_columns import check_learned_columns
 from detloom.pipelines.lineage.metadata_file import METADATA_FILE, check_metadata_file
 from detloom.pipelines.local.console import log_nodes
 from detloom.pipelines.local.supervise import hold_workspace, own_temporary_folder

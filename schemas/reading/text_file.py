@@ -9,16 +9,16 @@ from detloom.schemas.reading.replace_when_done import replace_when_done
 MAX_BYTES = 1_000_000  # the largest pipeline.config of the detection zoo has 10,000
 
 
-def read_text_file(path: Path) -> str:
+def read_text_file(path: Path, max_bytes: int = MAX_BYTES) -> str:
     """Return the text of a file.
 
     Raises:
-        InputError: with file and line, if the file cannot be read, is larger than 1 MB, or is not UTF-8.
+        InputError: with file and line, if the file cannot be read, is larger than `max_bytes`, or is not UTF-8.
     """
     name = escape(str(path))
     try:
         with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
+            data = file.read(max_bytes + 1)
     except FileNotFoundError:
         raise InputError(f"{name}: no such file.") from None
     except IsADirectoryError:
@@ -26,8 +26,8 @@ def read_text_file(path: Path) -> str:
     except (OSError, ValueError) as error:  # ValueError: a file name with a NUL character
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"{name[:200]}: cannot be read ({reason}).") from None
-    if len(data) > MAX_BYTES:
-        raise InputError(f"{name}:1: got more than {MAX_BYTES} bytes, allowed: a configuration, which is much smaller.")
+    if len(data) > max_bytes:
+        raise InputError(f"{name}: is larger than {max_bytes} bytes; is it the right file?")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

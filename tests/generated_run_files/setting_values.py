@@ -164,7 +164,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "ModelCardSettings.owners": ((), ("team",)),
     "ModelCardSettings.limits": ((), ("It was hardly trained.",)),
 }
-# The share of the cases in which options are drawn that are costly, or refused on most machines or data before training,
+# The share of the cases in which costly options are drawn, or those that most machines or data refuse before training,
 # as is the severity "fail": if all options were equally likely, almost every file would be refused.
 RARE = {"fail": 0.02, "Export.onnx": 0.05, "Train.precision": 0.1, "RunFile.tuner": 0.2}
 COMMON = {"Export.onnx": False, "Train.precision": "float32", "RunFile.tuner": None}

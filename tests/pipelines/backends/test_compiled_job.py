@@ -9,7 +9,6 @@ from detloom.pipelines.backends.compiled_job import (
     check_run_name,
     new_run_name,
     parse_job,
-    read_job_file,
     without_cache,
 )
 from detloom.schemas.errors import InputError
@@ -56,17 +55,6 @@ def test_a_text_that_is_not_a_job_for_the_backend_is_refused(text, place, messag
         return
     with pytest.raises(InputError, match=message):
         parse_job(text, place, "F")
-
-
-def test_a_job_file_is_read_or_refused(tmp_path):
-    file = tmp_path / "job.yaml"
-    with pytest.raises(InputError, match=r"job\.yaml: .*\(No such file or directory\).*`detloom compile`"):
-        read_job_file(file)
-    file.write_bytes(b"\xff\xfe")
-    with pytest.raises(InputError, match=r"job\.yaml: .*text"):
-        read_job_file(file)
-    file.write_text("name: ä", encoding="utf-8")
-    assert read_job_file(file) == "name: ä"
 
 
 def test_without_cache_changes_tasks_of_inner_pipelines_in_a_copy():

@@ -3,7 +3,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from detloom.pipelines.dag import check_data
+from detloom.pipelines import check_learned_columns as checks
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.export_and_quantization import Export
 from detloom.schemas.run_file.read_run_file import read_run_file
@@ -11,15 +11,15 @@ from detloom.schemas.run_file.read_run_file import read_run_file
 
 def test_a_detector_that_learns_masks_needs_data_with_masks(small_run, monkeypatch):
     run = read_run_file(small_run)
-    check_data.check_learned_columns(run)
+    checks.check_learned_columns(run)
     family = SimpleNamespace(ground_truth_columns=("masks_GHW", "keypoints_yx_rel_GP2"))
-    monkeypatch.setattr(check_data, "family_of", lambda model: family)
+    monkeypatch.setattr(checks, "family_of", lambda model: family)
     with pytest.raises(InputError, match=r"data\.masks: got false, allowed: true"):
-        check_data.check_learned_columns(run)
+        checks.check_learned_columns(run)
     run = replace(run, data=replace(run.data, masks=True))
     with pytest.raises(InputError, match=r"data\.keypoints: got false, allowed: true"):
-        check_data.check_learned_columns(run)
+        checks.check_learned_columns(run)
     run = replace(run, data=replace(run.data, keypoints=True))
-    check_data.check_learned_columns(run)
+    checks.check_learned_columns(run)
     with pytest.raises(InputError, match=r"export\.onnx: got True, allowed: false.*no masks"):
-        check_data.check_learned_columns(replace(run, export=Export(onnx=True)))
+        checks.check_learned_columns(replace(run, export=Export(onnx=True)))
