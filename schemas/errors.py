@@ -52,9 +52,10 @@ def check(condition: bool, field: str, got: object, allowed: str, other: str = "
 
 
 def check_not_empty(owner: object, *fields: str) -> None:
-    """Raise FieldError for an empty text or list."""
+    """Raise FieldError for an empty list, or a text that is empty or blank."""
     for field in fields:
-        if not getattr(owner, field):
+        value = getattr(owner, field)
+        if not (value.strip() if isinstance(value, str) else value):
             raise FieldError(field, "must not be empty.")
 
 

@@ -48,11 +48,10 @@ class Step:
     """A task and its component.
 
     Attributes:
-        code: Python code; empty with `tasks` or `queries`.
+        code: Python code; empty with `tasks`.
         inputs: sources of artifacts: "task.output", or "^name" for an input of its DAG.
         outputs: titles by key.
         parameters: constants; "STATUS" is the final status of the previous task.
-        queries: of a resolver.
         tasks: of a DAG.
         more: additional fields of the task.
     """
@@ -66,7 +65,6 @@ class Step:
     condition: str = ""
     is_exit_handler: bool = False
     is_cached: bool = False
-    queries: Mapping[str, str] = field(default_factory=dict)
     tasks: Mapping[str, "Step"] = field(default_factory=dict)
     more: Mapping[str, Any] = field(default_factory=dict)
 
@@ -142,8 +140,6 @@ def _add(spec: dict[str, Any], name: str, step: Step) -> dict[str, Any]:
 
 
 def _executor(step: Step) -> dict[str, Any]:
-    if step.queries:
-        return {"resolver": {"outputArtifactQueries": {key: {"filter": text} for key, text in step.queries.items()}}}
     command = ["python", "-c", _PROGRAM, "{{$}}"]
     container: dict[str, Any] = {"image": "example.org/image:1", "command": command, "args": [step.code]}
     if step.driver:

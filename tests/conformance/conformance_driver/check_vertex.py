@@ -50,8 +50,5 @@ def _check_executor(label: str, executor: Any) -> None:
                 and not executor.container.lifecycle.pre_cache_check.command
             ):
                 raise JobRefused(f"{label}: lifecycle.preCacheCheck has no command")
-        case "resolver":
-            if not executor.resolver.output_artifact_queries:
-                raise JobRefused(f"{label}: a resolver defines at least one output")
         case kind:
             raise JobRefused(f"{label}: executors of kind {kind} are not supported by this driver")

@@ -7,7 +7,3 @@ class JobRefused(Exception):
 
 class TaskRefused(Exception):
     """The backend's own work on a task fails during the run, and with it the task."""
-
-
-class PodLost(Exception):
-    """A pod was deleted or its machine failed; Argo's phase of the node is Error, not Failed."""

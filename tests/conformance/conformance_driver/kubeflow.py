@@ -20,7 +20,7 @@ from typing import Any, Literal
 from google.protobuf import json_format, struct_pb2
 from kfp.pipeline_spec import pipeline_spec_pb2
 
-from conformance_driver.errors import PodLost, TaskRefused
+from conformance_driver.errors import TaskRefused
 from conformance_driver.fingerprints import kubeflow_fingerprint
 from conformance_driver.object_store import Buckets, Disk, local_path
 from conformance_driver.outputs import merge, read_output, recorded
@@ -32,7 +32,6 @@ from conformance_driver.run import Run, Task
 from conformance_driver.store import Artifact, Execution
 
 _LOG_OUTPUT = "executor-logs"
-_KILLED = 137
 _ENDED = ("COMPLETE", "CACHED", "CANCELED")
 
 
@@ -146,15 +145,10 @@ def _try(
         try:
             code = _launch(run, task, executor_input, settings, execution, pod, len(result.tries))
             phase = "Failed" if code else "Succeeded"
-            if task.name in run.machine.lost_after_work and not result.tries:
-                raise PodLost
         except TaskRefused as error:
             code, phase, result.error = 1, "Failed", str(error)
-        except PodLost:  # the launcher is killed and changes no state
-            code, phase, result.error = _KILLED, "Error", "pod deleted"
-        if phase != "Error":
-            execution.state = "FAILED" if code else "COMPLETE"
-            _update_dag(run, task.scope.execution)
+        execution.state = "FAILED" if code else "COMPLETE"
+        _update_dag(run, task.scope.execution)
         result.tries.append(Try(code, wait, pod, phase))
         elapsed += time.monotonic() - start
         next_wait = rules.next_wait(len(result.tries), elapsed, phase)

@@ -22,7 +22,6 @@ class Machine:
         secrets: values of Kubernetes secrets, by name and key.
         image_env: environment variables of the image, for arguments that refer to them.
         retry_defaults: `retryStrategy` of Argo's `templateDefaults`, on Kubeflow.
-        lost_after_work: tasks whose first pod is deleted after it has published its outputs.
     """
 
     home: Path
@@ -31,7 +30,6 @@ class Machine:
     secrets: Mapping[tuple[str, str], str] = field(default_factory=dict)
     image_env: Mapping[str, str] = field(default_factory=dict)
     retry_defaults: Mapping[str, str] = field(default_factory=lambda: STOCK_DEFAULTS)
-    lost_after_work: frozenset[str] = frozenset()
 
 
 @dataclass

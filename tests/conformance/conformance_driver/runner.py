@@ -1,17 +1,14 @@
 """The interface that starts a container. `SubprocessRunner` runs its command here; others can start real containers."""
 
-import contextlib
 import os
 import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
-from conformance_driver.errors import PodLost
 from conformance_driver.object_store import FOLDERS
 
 STORAGE_ROOT = "DETLOOM_STORAGE_ROOT"  # read by detloom.pipelines.container.storage
@@ -91,41 +88,3 @@ def _without_mounts(text: str, mounts: Mapping[Path, str]) -> str:
     folders = {path: str(folder) for folder, path in mounts.items()}
     longest_first = "|".join(re.escape(path) for path in sorted(folders, key=len, reverse=True))
     return re.sub(rf"(?<![\w./:-])({longest_first})(?=[/\"\\]|$)", lambda match: folders[match[1]], text)
-
-
-GRACE_SECONDS = 1.0  # the launcher has no handler for SIGTERM, and the container ends with it
-
-
-class DeletedPodRunner(SubprocessRunner):
-    """Delete the pods of these tasks once a file exists: SIGTERM, and SIGKILL a second later.
-
-    Attributes:
-        deletions: the file by task; each is used once.
-    """
-
-    def __init__(self, logs: Path, deletions: dict[str, Path], grace_seconds: float = GRACE_SECONDS) -> None:
-        super().__init__(logs)
-        self.deletions, self._grace_seconds = deletions, grace_seconds
-
-    def run(self, command: list[str], env: dict[str, str], mounts: dict[Path, str]) -> int:
-        """Run the command; see `Runner`.
-
-        Raises:
-            PodLost: after a deletion.
-        """
-        task = next((name for name in self.deletions if f"-{name.lower()}-" in env[POD_NAME]), None)
-        self._marker = self.deletions.pop(task) if task is not None else None
-        return super().run(command, env, mounts)
-
-    def _wait(self, process: "subprocess.Popen[bytes]") -> int:
-        if self._marker is None:
-            return super()._wait(process)
-        while not self._marker.exists():
-            assert process.poll() is None, "the task ended before its pod was deleted"
-            time.sleep(0.01)
-        os.killpg(process.pid, signal.SIGTERM)
-        time.sleep(self._grace_seconds)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        raise PodLost

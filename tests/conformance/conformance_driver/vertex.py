@@ -23,7 +23,6 @@ from conformance_driver.fingerprints import vertex_fingerprint
 from conformance_driver.object_store import Disk
 from conformance_driver.outputs import merge, read_output, recorded
 from conformance_driver.placeholders import fill
-from conformance_driver.resolver import resolve
 from conformance_driver.results import TaskResult, Try
 from conformance_driver.retries import retry_rules
 from conformance_driver.run import Run, Task
@@ -79,15 +78,10 @@ class Vertex:
         return True
 
     def run_task(self, run: Run, task: Task, executor_input: Any) -> TaskResult:
-        executor = run.job.executor(task.spec)
         result = TaskResult(task.scope.path_of(task.name), "FAILED")
         execution = _execution(run, task, "RUNNING")
         try:
-            if executor.HasField("resolver"):
-                execution.outputs = resolve(run, task, executor.resolver, executor_input)
-                result.state = "SUCCEEDED"
-            else:
-                _run_container(run, task, executor_input, execution, result)
+            _run_container(run, task, executor_input, execution, result)
         except TaskRefused as error:
             result.state, result.error = "FAILED", str(error)
         # The proto's SKIPPED means cached.

@@ -143,7 +143,7 @@ def vertex(machine_type, accelerator_type="", accelerator_count=0, tpu_topology=
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        (vertex(""), r"machine_type: got nothing"),
+        (vertex(""), r"machine_type: must not be empty"),
         (vertex("n1-standard-8", "T4", 1), r"accelerator_type: got 'T4', allowed: .*NVIDIA_TESLA_T4.*TPU_V2"),
         # An N1 with 32 cores is too large for one T4: 24 at most.
         (

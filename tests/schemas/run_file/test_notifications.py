@@ -38,11 +38,16 @@ notifications:
     assert from_json(Notifications, to_canonical_json(found)) == found
 
 
-@pytest.mark.parametrize("value", ["", "https://hooks.example.org/services/T0/B0/hunter2", "hunter2"])
+@pytest.mark.parametrize("value", ["https://hooks.example.org/services/T0/B0/hunter2", "hunter2"])
 def test_webhook_url_must_be_a_reference(value):
     with pytest.raises(InputError, match=r"url: got .*, allowed: .*env:") as caught:
         Webhook(url=value)
     assert "hunter2" not in str(caught.value)
+
+
+def test_webhook_needs_a_url():
+    with pytest.raises(InputError, match="^url: must not be empty"):
+        Webhook(url="")
 
 
 def test_authorization_must_be_a_reference():
@@ -59,7 +64,7 @@ def test_authorization_must_be_a_reference():
         ({"host": "smtp\r\nx"}, r"host: got 'smtp\\r\\nx'"),
         ({"port": 0}, r"port: got 0, allowed: 1 to 65535"),
         ({"port": 65536}, r"port: got 65536"),
-        ({"recipients": ()}, r"recipients: got nothing, allowed: at least one address"),
+        ({"recipients": ()}, r"recipients: must not be empty"),
         ({"user": "env:U"}, r"user: got one of user and password, allowed: both or none"),
         ({"password": "env:P"}, r"user: got one of user and password, allowed: both or none"),
         ({"user": "env:U", "password": "env:P", "encryption": "none"}, r"encryption: got 'none' with a password"),
@@ -99,12 +104,12 @@ def test_invalid_email_address_is_rejected(field, address):
 
 
 def test_duplicate_events_are_rejected():
-    with pytest.raises(InputError, match=r"events: got \['failed', 'failed'\], allowed: each once"):
+    with pytest.raises(InputError, match="events: .*'failed' appears twice"):
         Notifications(events=("failed", "failed"), webhook=Webhook(url="env:HOOK"))
 
 
 def test_notifications_need_a_recipient(tmp_path):
-    with pytest.raises(InputError, match=r"run\.yaml:5: notifications\.webhook: got nothing, and no email, allowed: "):
+    with pytest.raises(InputError, match=r"run\.yaml:5: notifications\.webhook: .*email"):
         read(tmp_path, "notifications: {events: [failed]}")
 
 

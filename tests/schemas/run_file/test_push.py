@@ -20,7 +20,7 @@ def test_fewer_than_two_kept_versions_are_rejected(keep_versions):
         ("project", "My Project", "project: got 'My Project', allowed: the id of a project"),
         ("region", "gs://x", "region: got 'gs://x', allowed: a region such as us-central1"),
         ("endpoint_name", 'a" OR "', "endpoint_name: got .*, allowed: letters"),
-        ("container_image", "", "container_image: got nothing"),
+        ("container_image", "", "container_image: must not be empty"),
         ("traffic_percent", 0, "traffic_percent: got 0, allowed: 1 to 100"),
         ("min_replicas", 2, "min_replicas: got 2, allowed: at most max_replicas"),
     ],

@@ -263,3 +263,8 @@ def test_trainer_and_tuner_sections_are_read(tmp_path):
 def test_invalid_search_is_rejected(tmp_path, search, message):
     with pytest.raises(InputError, match=rf"run\.yaml:5: {message}"):
         read_run_file(write(tmp_path, f"{TEXT}tuner: {{steps_per_trial: 3, {search}}}\n"))
+
+
+def test_two_entries_for_a_node_are_rejected(tmp_path):
+    with pytest.raises(InputError, match=r"run\.yaml:\d+: nodes: .*'Trainer' appears twice"):
+        read_run_file(write(tmp_path, TEXT + "nodes: [{node: Trainer}, {node: '*'}, {node: Trainer}]\n"))
