@@ -46,7 +46,7 @@ def test_webhook_url_must_be_a_reference(value):
 
 
 def test_webhook_needs_a_url():
-    with pytest.raises(InputError, match="^url: must not be empty"):
+    with pytest.raises(InputError, match=r"^url: must not be empty"):
         Webhook(url="")
 
 
@@ -104,7 +104,7 @@ def test_invalid_email_address_is_rejected(field, address):
 
 
 def test_duplicate_events_are_rejected():
-    with pytest.raises(InputError, match="events: .*'failed' appears twice"):
+    with pytest.raises(InputError, match=r"events: .*'failed' appears twice"):
         Notifications(events=("failed", "failed"), webhook=Webhook(url="env:HOOK"))
 
 

@@ -149,11 +149,11 @@ def test_ends_of_ranges_are_checked_together():
     ("settings", "message"),
     [
         ({"key": ""}, r"^key: must not be empty"),
-        ({"key": "a", "min": 1.0}, "^max: is missing.*choices"),
+        ({"key": "a", "min": 1.0}, r"^max: is missing.*choices"),
         ({"key": "a", "min": 1.0, "max": 1.0}, r"^min: got 1\.0, allowed: less than max"),
         ({"key": "a", "min": 0.0, "max": 1.0, "log": True}, r"^min: got 0\.0, allowed: above 0 with log"),
-        ({"key": "a", "min": 0.0, "choices": (1.0,)}, r"^choices: got both"),
-        ({"key": "a", "choices": (1.0, 1.0)}, "^choices: .*1.0 appears twice"),
+        ({"key": "a", "min": 0.0, "choices": (1.0,)}, rr"^choices: got both"),
+        ({"key": "a", "choices": (1.0, 1.0)}, r"^choices: .*1.0 appears twice"),
     ],
 )
 def test_invalid_range_is_rejected(settings, message):
@@ -169,5 +169,5 @@ def test_a_seed_that_the_algorithms_cannot_use_is_rejected():
 
 def test_duplicate_keys_of_a_tuner_are_rejected():
     twice = (SearchRange(key="train.seed", choices=(1.0,)),) * 2
-    with pytest.raises(InputError, match="^space: .*'train.seed' appears twice"):
+    with pytest.raises(InputError, match=r"^space: .*'train.seed' appears twice"):
         TunerSettings(space=twice)
