@@ -152,7 +152,7 @@ def test_ends_of_ranges_are_checked_together():
         ({"key": "a", "min": 1.0}, r"^max: is missing.*choices"),
         ({"key": "a", "min": 1.0, "max": 1.0}, r"^min: got 1\.0, allowed: less than max"),
         ({"key": "a", "min": 0.0, "max": 1.0, "log": True}, r"^min: got 0\.0, allowed: above 0 with log"),
-        ({"key": "a", "min": 0.0, "choices": (1.0,)}, rr"^choices: got both"),
+        ({"key": "a", "min": 0.0, "choices": (1.0,)}, r"^choices: got both"),
         ({"key": "a", "choices": (1.0, 1.0)}, r"^choices: .*1.0 appears twice"),
     ],
 )
