@@ -172,14 +172,16 @@ def _custom_job(run: RunFile, place: Place, node_id: str) -> dict[str, Any]:
     """Return the `custom_config` of a custom job of Vertex AI; empty if the node trains in its own container."""
     if place != "vertex":
         return {}
-    from detloom.pipelines.dag.vertex_training import trainer_custom_config, tuner_custom_config  # late: see below
+    from detloom.pipelines.dag.vertex_training import custom_job_config  # imported here: needs google-cloud-aiplatform
 
-    return trainer_custom_config(run) if node_id == "Trainer" else tuner_custom_config(run)
+    return custom_job_config(run, node_id)
 
 
 def _in_custom_job(node: _Node, executor: str) -> _Node:
     """Set the executor that starts a custom job of Vertex AI."""
-    from detloom.pipelines.dag import vertex_training_job as training_job  # late: Google's clients
+    from detloom.pipelines.dag import (
+        vertex_training_job as training_job,  # imported here: needs google-cloud-aiplatform
+    )
 
     node.executor_spec = ExecutorClassSpec(getattr(training_job, executor))
     return node

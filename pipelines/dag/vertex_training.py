@@ -18,40 +18,29 @@ from detloom.schemas.model.strategy import STRATEGY_VARIABLE, Strategy, Strategy
 from detloom.schemas.reading.typed_dict import to_canonical_json
 from detloom.schemas.run_file.accelerators import CLOUD_TPU
 from detloom.schemas.run_file.run_file import RunFile
-from detloom.schemas.run_file.vertex import VertexTraining
+from detloom.schemas.run_file.vertex import Vertex, VertexTraining
 
 CODE_VARIABLE = "DETLOOM_CODE"
 _JOB_MODULES = ("detloom.pipelines.dag.vertex_training_job", "detloom.trainer_module")
 _DEFAULT_BOOT_DISK_GB = 100  # the default of Vertex AI
 
 
-def trainer_custom_config(run: RunFile) -> dict[str, Any]:
-    """Return the additions to the Trainer's `custom_config`; empty without `vertex.training`.
+def custom_job_config(run: RunFile, node_id: str) -> dict[str, Any]:
+    """Return the additions to the `custom_config` of Trainer or Tuner; empty without `vertex.training`.
+
+    The Tuner uses one machine.
 
     Raises:
         InputError: if the run file's strategy does not fit the machines.
     """
-    training = run.vertex.training if run.vertex is not None else None
-    return _custom_config(run, workers=training.workers, name="training") if training is not None else {}
-
-
-def tuner_custom_config(run: RunFile) -> dict[str, Any]:
-    """Return the additions to the Tuner's `custom_config`; the Tuner uses one machine.
-
-    Raises:
-        InputError: if the run file's strategy does not fit the machine.
-    """
-    has_job = run.vertex is not None and run.vertex.training is not None
-    return _custom_config(run, workers=1, name="tuning") if has_job else {}
-
-
-def _custom_config(run: RunFile, *, workers: int, name: str) -> dict[str, Any]:
     vertex = run.vertex
-    assert vertex is not None
+    if vertex is None or vertex.training is None:
+        return {}
+    is_trainer = node_id == "Trainer"
     job: dict[str, Any] = {
         "project": vertex.project,
-        "display_name": f"{run.name}-{name}",
-        "job_spec": _job_spec(run, workers),
+        "display_name": f"{run.name}-{'training' if is_trainer else 'tuning'}",
+        "job_spec": _job_spec(run, vertex, vertex.training, vertex.training.workers if is_trainer else 1),
     }
     if vertex.labels:
         job["labels"] = dict(sorted(vertex.labels.items()))
@@ -60,17 +49,13 @@ def _custom_config(run: RunFile, *, workers: int, name: str) -> dict[str, Any]:
     return {ENABLE_VERTEX_KEY: True, VERTEX_REGION_KEY: vertex.region, TRAINING_ARGS_KEY: job}
 
 
-def _job_spec(run: RunFile, workers: int) -> dict[str, Any]:
-    vertex = run.vertex
-    assert vertex is not None
-    training = vertex.training
-    assert training is not None
+def _job_spec(run: RunFile, vertex: Vertex, training: VertexTraining, workers: int) -> dict[str, Any]:
     scheduling: dict[str, Any] = {"timeout": {"seconds": round(3600 * training.time_limit_hours)}}
     if training.spot:
         scheduling["strategy"] = "SPOT"
     if workers > 1:  # TensorFlow ends all workers if one is lost; restarted workers resume from the checkpoint
         scheduling["restart_job_on_worker_restart"] = True
-    pool = _pool(run, training, workers)
+    pool = _pool(run, vertex, training, workers)
     pools = [{**pool, "replica_count": 1}]
     if workers > 1:
         pools.append({**pool, "replica_count": workers - 1})
@@ -82,8 +67,7 @@ def _job_spec(run: RunFile, workers: int) -> dict[str, Any]:
     return spec
 
 
-def _pool(run: RunFile, training: VertexTraining, workers: int) -> dict[str, Any]:
-    assert run.vertex is not None
+def _pool(run: RunFile, vertex: Vertex, training: VertexTraining, workers: int) -> dict[str, Any]:
     machine: dict[str, Any] = {"machine_type": training.machine_type}
     if training.accelerator_type:
         machine["accelerator_type"] = training.accelerator_type
@@ -97,7 +81,7 @@ def _pool(run: RunFile, training: VertexTraining, workers: int) -> dict[str, Any
     pool: dict[str, Any] = {
         "machine_spec": machine,
         "container_spec": {
-            "image_uri": training.image or run.vertex.image,
+            "image_uri": training.image or vertex.image,
             "env": [{"name": name, "value": value} for name, value in sorted(environment.items())],
         },
     }

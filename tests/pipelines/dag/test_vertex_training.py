@@ -5,7 +5,7 @@ from google.cloud.aiplatform_v1.types import CustomJob, Scheduling
 from tfx.utils import json_utils
 
 from detloom.pipelines.dag import vertex_training
-from detloom.pipelines.dag.vertex_training import trainer_custom_config, tuner_custom_config
+from detloom.pipelines.dag.vertex_training import custom_job_config
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.runtime.cluster import find_cluster
 
@@ -46,7 +46,7 @@ def custom_job(custom_config):
 
 def job_of(run_of, machine, vertex=(), **sections):
     run = run_of(vertex={**VERTEX, **dict(vertex), "training": MACHINES[machine]}, **sections)
-    return custom_job(trainer_custom_config(run))
+    return custom_job(custom_job_config(run, "Trainer"))
 
 
 def environment_of(pool):
@@ -103,7 +103,7 @@ def test_the_rest_of_the_section_reaches_the_job(run_of):
         "labels": {"team": "vision", "cost": "42"},
     }
     training = {**MACHINES["gpu"], "spot": True, "boot_disk_gb": 500, "time_limit_hours": 1.5}
-    job = custom_job(trainer_custom_config(run_of(vertex={**VERTEX, **vertex, "training": training})))
+    job = custom_job(custom_job_config(run_of(vertex={**VERTEX, **vertex, "training": training}), "Trainer"))
     assert job.job_spec.service_account == "trainer@example.org"
     assert job.job_spec.network == "projects/1/global/networks/a"
     assert job.encryption_spec.kms_key_name == "projects/p/locations/l/keyRings/r/cryptoKeys/k"
@@ -114,7 +114,7 @@ def test_the_rest_of_the_section_reaches_the_job(run_of):
 
 
 def test_an_unknown_field_of_the_custom_job_is_detected(run_of):
-    config = trainer_custom_config(run_of(vertex={**VERTEX, "training": MACHINES["cpu"]}))
+    config = custom_job_config(run_of(vertex={**VERTEX, "training": MACHINES["cpu"]}), "Trainer")
     config["ai_platform_training_args"]["job_spec"]["worker_pools"] = []
     with pytest.raises(ValueError, match="worker_pools"):
         custom_job(config)
@@ -122,12 +122,12 @@ def test_an_unknown_field_of_the_custom_job_is_detected(run_of):
 
 def test_without_vertex_training_nothing_is_added(run_of):
     for run in (run_of(), run_of(vertex=VERTEX)):
-        assert trainer_custom_config(run) == tuner_custom_config(run) == {}
+        assert custom_job_config(run, "Trainer") == custom_job_config(run, "Tuner") == {}
 
 
 def test_the_tuner_searches_on_one_machine(run_of):
     run = run_of(vertex={**VERTEX, "training": MACHINES["workers"]})
-    job = custom_job(tuner_custom_config(run))
+    job = custom_job(custom_job_config(run, "Tuner"))
     (pool,) = job.job_spec.worker_pool_specs
     assert (pool.replica_count, environment_of(pool)["DETLOOM_STRATEGY"]) == (1, "mirrored")
     assert job.display_name == "cells-tuning"
@@ -139,7 +139,9 @@ def test_the_strategy_of_the_run_file_is_kept_if_it_fits(run_of):
     found = json.loads(environment_of(job.job_spec.worker_pool_specs[1])["DETLOOM_STRATEGY"])
     assert (found["kind"], found["communication"]) == ("multi_worker", "nccl")
     tuner = custom_job(
-        tuner_custom_config(run_of(vertex={**VERTEX, "training": MACHINES["workers"]}, trainer={"strategy": strategy}))
+        custom_job_config(
+            run_of(vertex={**VERTEX, "training": MACHINES["workers"]}, trainer={"strategy": strategy}), "Tuner"
+        )
     )
     assert environment_of(tuner.job_spec.worker_pool_specs[0])["DETLOOM_STRATEGY"] == "mirrored"
     one = job_of(run_of, "gpus", trainer={"strategy": {"kind": "one_device"}})

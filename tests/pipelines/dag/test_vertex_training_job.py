@@ -86,7 +86,7 @@ def executed(run_of, server):
 
 
 def test_the_job_runs_our_program_with_the_executors_arguments_on_all_workers(executed, server, run_of):
-    job = executed(TrainerExecutor, vertex_training.trainer_custom_config(run_of(vertex=VERTEX)))
+    job = executed(TrainerExecutor, vertex_training.custom_job_config(run_of(vertex=VERTEX), "Trainer"))
     assert server.endpoint == "europe-west4-aiplatform.googleapis.com"
     assert server.parents == ["projects/my-project/locations/europe-west4"]
     assert [pool.replica_count for pool in job.job_spec.worker_pool_specs] == [1, 1]
@@ -103,7 +103,7 @@ def test_the_job_runs_our_program_with_the_executors_arguments_on_all_workers(ex
 
 
 def test_the_tuner_runs_in_its_own_job(executed, run_of):
-    job = executed(TunerExecutor, vertex_training.tuner_custom_config(run_of(vertex=VERTEX)))
+    job = executed(TunerExecutor, vertex_training.custom_job_config(run_of(vertex=VERTEX), "Tuner"))
     (pool,) = job.job_spec.worker_pool_specs
     command = list(pool.container_spec.command)
     assert command[command.index("--executor_class_path") + 1] == "tfx.components.tuner.executor.Executor"
@@ -111,7 +111,7 @@ def test_the_tuner_runs_in_its_own_job(executed, run_of):
 
 @pytest.mark.parametrize("end", ["FAILED", "CANCELLED", "EXPIRED", "PARTIALLY_SUCCEEDED"])
 def test_an_unsuccessful_job_fails_the_node(executed, server, run_of, end):
-    config = vertex_training.trainer_custom_config(run_of(vertex=VERTEX))
+    config = vertex_training.custom_job_config(run_of(vertex=VERTEX), "Trainer")
     with pytest.raises(RuntimeError, match=rf"customJobs/7: ended as JOB_STATE_{end}"):
         executed(TrainerExecutor, config, JobState[f"JOB_STATE_{end}"])
     assert server.cancelled == []
@@ -119,7 +119,7 @@ def test_an_unsuccessful_job_fails_the_node(executed, server, run_of, end):
 
 def test_requests_for_the_job_state_may_fail_temporarily(executed, server, run_of):
     server.states += [ServiceUnavailable("away"), ConnectionResetError("reset"), JobState.JOB_STATE_RUNNING]
-    executed(TrainerExecutor, vertex_training.trainer_custom_config(run_of(vertex=VERTEX)))
+    executed(TrainerExecutor, vertex_training.custom_job_config(run_of(vertex=VERTEX), "Trainer"))
     assert (server.states, server.cancelled) == ([], [])
 
 
@@ -128,14 +128,14 @@ def test_a_job_with_an_unreadable_state_is_cancelled(executed, server, run_of, m
     monkeypatch.setattr(training_job, "time", SimpleNamespace(monotonic=lambda: next(moments), sleep=lambda _: None))
     server.states += [ServiceUnavailable("away for an hour"), ServiceUnavailable("away for longer")]
     with pytest.raises(ServiceUnavailable, match="away for longer"):
-        executed(TrainerExecutor, vertex_training.trainer_custom_config(run_of(vertex=VERTEX)))
+        executed(TrainerExecutor, vertex_training.custom_job_config(run_of(vertex=VERTEX), "Trainer"))
     assert server.cancelled == [JOB]
 
 
 def test_other_exceptions_cancel_the_job_at_once(executed, server, run_of):
     server.states.insert(1, ValueError("a bug"))
     with pytest.raises(ValueError, match="a bug"):
-        executed(TrainerExecutor, vertex_training.trainer_custom_config(run_of(vertex=VERTEX)))
+        executed(TrainerExecutor, vertex_training.custom_job_config(run_of(vertex=VERTEX), "Trainer"))
     assert server.cancelled == [JOB]
 
 
@@ -146,7 +146,7 @@ def test_a_failed_cancellation_is_logged_and_the_original_error_raised(executed,
     server.states.insert(1, ValueError("a bug"))
     server.at_cancel = fail
     with pytest.raises(ValueError, match="a bug"):
-        executed(TrainerExecutor, vertex_training.trainer_custom_config(run_of(vertex=VERTEX)))
+        executed(TrainerExecutor, vertex_training.custom_job_config(run_of(vertex=VERTEX), "Trainer"))
     assert f"{JOB} could not be cancelled (503 away)" in caplog.text
 
 
@@ -157,7 +157,7 @@ def test_a_job_that_was_never_launched_is_not_cancelled(executed, server, run_of
     server.at_launch = refuse
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(InvalidArgument):
-        executed(TrainerExecutor, vertex_training.trainer_custom_config(run_of(vertex=VERTEX)))
+        executed(TrainerExecutor, vertex_training.custom_job_config(run_of(vertex=VERTEX), "Trainer"))
     assert server.cancelled == []
     assert signal.getsignal(signal.SIGTERM) is before
 
@@ -165,7 +165,7 @@ def test_a_job_that_was_never_launched_is_not_cancelled(executed, server, run_of
 def test_sigterm_during_the_launch_cancels_the_job(executed, server, run_of):
     server.at_launch = lambda: os.kill(os.getpid(), signal.SIGTERM)
     with pytest.raises(SystemExit) as error:
-        executed(TrainerExecutor, vertex_training.trainer_custom_config(run_of(vertex=VERTEX)))
+        executed(TrainerExecutor, vertex_training.custom_job_config(run_of(vertex=VERTEX), "Trainer"))
     assert error.value.code == 143  # 128 + SIGTERM
     assert server.cancelled == [JOB]
 
@@ -173,7 +173,7 @@ def test_sigterm_during_the_launch_cancels_the_job(executed, server, run_of):
 def test_a_second_signal_does_not_prevent_the_cancellation(executed, server, run_of):
     server.at_launch = server.at_cancel = lambda: os.kill(os.getpid(), signal.SIGTERM)
     with pytest.raises(SystemExit):
-        executed(TrainerExecutor, vertex_training.trainer_custom_config(run_of(vertex=VERTEX)))
+        executed(TrainerExecutor, vertex_training.custom_job_config(run_of(vertex=VERTEX), "Trainer"))
     assert server.cancelled == [JOB]
 
 
@@ -184,7 +184,7 @@ def test_sigterm_cancels_the_job(executed, server, run_of, monkeypatch):
     monkeypatch.setattr(training_job.time, "sleep", send_signal)
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(SystemExit) as error:
-        executed(TrainerExecutor, vertex_training.trainer_custom_config(run_of(vertex=VERTEX)))
+        executed(TrainerExecutor, vertex_training.custom_job_config(run_of(vertex=VERTEX), "Trainer"))
     assert error.value.code == 143  # 128 + SIGTERM
     assert server.cancelled == [JOB]
     assert signal.getsignal(signal.SIGTERM) is before
