@@ -1,7 +1,7 @@
 """Limit the time of a process from outside, because TensorFlow may not return to Python for a long time.
 
 The process forks before it imports anything heavy. The child, in its own process group, does the work. The parent
-waits, forwards signals (a training run saves its state on SIGTERM), and ends the group when the time limit is exceeded.
+waits, forwards signals (a training run saves its state on SIGTERM), and kills the group when the time is up.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ def _watch(child: int, seconds: float, grace_seconds: float) -> int:
     code = _wait(child, seconds)
     if code is not None:
         return code
-    print(f"error: the time limit of {seconds:g} seconds is exceeded; the node is ended.", file=sys.stderr, flush=True)
+    print(f"error: timed out after {seconds:g} s; stopping the node.", file=sys.stderr, flush=True)
     os.kill(child, signal.SIGTERM)
     code = _wait(child, grace_seconds)
     if code is None:

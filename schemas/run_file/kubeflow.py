@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from detloom.schemas.errors import check, check_not_empty, check_unique
+from detloom.schemas.errors import FieldError, check, check_not_empty, check_unique
 from detloom.schemas.reading.redact import check_secret_reference, hide_secrets
 from detloom.schemas.run_file.nodes import NodeName
 from detloom.schemas.run_file.schedule import check_timezone
@@ -24,7 +24,8 @@ def check_pipeline_root(root: str, schemes: tuple[str, ...]) -> None:
     """Raise FieldError unless the text is an address at one of the schemes, without a user or parameters."""
     is_address = root.startswith(schemes) and not root.endswith("://")
     check(is_address, "pipeline_root", repr(root), f"an address at {', '.join(schemes)}")
-    check(hide_secrets(root) == root, "pipeline_root", "a user or parameters", "an address without them")
+    if hide_secrets(root) != root:
+        raise FieldError("pipeline_root", "must not contain a user or parameters.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,8 +101,8 @@ class Kubeflow:
     def __post_init__(self) -> None:
         is_host = not self.host or self.host.startswith(("http://", "https://"))
         is_bare = not set("@?#") & set(self.host) and hide_secrets(self.host) == self.host  # the host is logged
-        allowed = "http:// or https://, without a user, a query or a fragment"
-        check(is_host and is_bare, "host", "another address", allowed)
+        if not (is_host and is_bare):
+            raise FieldError("host", "must begin with http:// or https:// and have no user, query or fragment.")
         check_not_empty(self, "namespace", "experiment")
         check_secret_reference("token", self.token)
         check_timezone("schedule_timezone", self.schedule_timezone)

@@ -115,8 +115,8 @@ class RunFile:
         if self.retrain is not None:
             has_spans = "{" in self.data.path or not self.retrain.new_span
             check(has_spans, "retrain.new_span", "true", "false if data.path has no {SPAN}", "data.path")
-        if self.retrain is not None and self.push.vertex is not None:
-            check(bool(self.retrain.records), "retrain.records", "nothing", "a folder, with push.vertex", "push.vertex")
+        if self.retrain is not None and self.push.vertex is not None and not self.retrain.records:
+            raise FieldError("retrain.records", "is required with push.vertex.", "push.vertex")
         if self.tuner is not None:
             _check_search(self.tuner, self.config)
 

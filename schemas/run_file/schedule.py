@@ -215,4 +215,5 @@ class Retrain:
         check_fields(self, "0 or more", "min_new_images")
         check_fields(self, "0 to 36500", "max_age_days")
         has_reason = self.new_span or self.min_new_images > 0 or self.drift or self.max_age_days > 0
-        check(has_reason, "new_span", "no condition", "at least one of new_span, min_new_images, drift, max_age_days")
+        if not has_reason:
+            raise FieldError("new_span", "set at least one of new_span, min_new_images, drift and max_age_days.")

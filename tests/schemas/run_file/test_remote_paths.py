@@ -86,7 +86,7 @@ def test_checkpoint_that_containers_can_read_is_accepted(tmp_path, checkpoint):
 
 def test_retrain_with_an_endpoint_needs_a_records_folder(tmp_path):
     endpoint = "push: {vertex: {project: my-project, region: us-central1, endpoint_name: cells, container_image: x/y}}"
-    with pytest.raises(InputError, match=r"retrain\.records: got nothing, allowed: a folder, with push\.vertex"):
+    with pytest.raises(InputError, match=r"retrain\.records: .*required.*push\.vertex"):
         _read(tmp_path, _lines("/data", _VERTEX, endpoint, "retrain: {min_new_images: 1}"), "vertex")
 
 
