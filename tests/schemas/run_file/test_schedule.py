@@ -162,9 +162,7 @@ def test_one_condition_is_enough(reason):
 
 
 def test_retrain_without_a_condition_is_rejected():
-    with pytest.raises(
-        FieldError, match=r"new_span: .*allowed: at least one of new_span, min_new_images, drift, max_age_days"
-    ):
+    with pytest.raises(FieldError, match="new_span: set at least one of"):
         Retrain(records="/records")
 
 
