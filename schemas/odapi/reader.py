@@ -29,7 +29,7 @@ from detloom.schemas.odapi.rules import (
 )
 from detloom.schemas.odapi.text_format import Leaf, Message, field_leaves, leaves
 from detloom.schemas.reading.overrides import Located, merge, nest, split_key
-from detloom.schemas.reading.proto_text import MAX_DEPTH, Place, Scalar
+from detloom.schemas.reading.proto_text import MAX_DEPTH, Scalar, TextLine
 from detloom.schemas.reading.redact import HIDDEN, is_secret, redact
 from detloom.schemas.reading.typed_dict import TYPE_KEY, KeyPath, format_key_path
 
@@ -63,7 +63,9 @@ def read_messages(root: Message) -> PipelineConfigReport:
     return PipelineConfigReport(root.place.name, located, **lists)
 
 
-def _apply_settings(data: Any, places: Mapping[KeyPath, Place], settings: Iterable[Scalar], start: Place) -> Located:
+def _apply_settings(
+    data: Any, places: Mapping[KeyPath, TextLine], settings: Iterable[Scalar], start: TextLine
+) -> Located:
     """Merge the settings of detloom's extension over the tree, in order."""
 
     def locate(path: KeyPath) -> str:
@@ -114,7 +116,7 @@ class _Reader:
 
     def __init__(self) -> None:
         self.data: dict[str, Any] = {}
-        self.places: dict[KeyPath, Place] = {}
+        self.places: dict[KeyPath, TextLine] = {}
         self.notes: dict[str, list[tuple[Leaf, str]]] = {"mapped": [], "ignored": [], "refused": []}
         self.settings: list[Scalar] = []
         self._missing: list[_Missing] = []
@@ -248,7 +250,7 @@ class _Reader:
             if allowed and text not in allowed:
                 raise UnsupportedError(", ".join(allowed))
 
-    def _put(self, path: KeyPath, value: Any, place: Place) -> list[KeyPath]:
+    def _put(self, path: KeyPath, value: Any, place: TextLine) -> list[KeyPath]:
         """Set a key of the tree, or all keys of a mapping; return the keys of single values."""
         self.places.setdefault(path, place)
         if not path:

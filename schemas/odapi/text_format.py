@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from detloom.schemas.odapi.fields import OVERRIDES, RANGES, ROOT, Field, MessageType, enum_values, message_types
 from detloom.schemas.reading import proto_text
-from detloom.schemas.reading.proto_text import Place, Scalar, TextParser
+from detloom.schemas.reading.proto_text import Scalar, TextLine, TextParser
 from detloom.schemas.reading.redact import HIDDEN, is_secret, redact
 from detloom.schemas.reading.typed_dict import nearest_hint
 
@@ -46,7 +46,7 @@ class Leaf(NamedTuple):
     """The text of one field: a value, all values of a repeated field, or an empty message."""
 
     path: str
-    place: Place
+    place: TextLine
     text: str
 
 
@@ -57,7 +57,7 @@ class Dropped(NamedTuple):
     reason: str
 
 
-def leaf_of(path: str, place: Place, text: str) -> Leaf:
+def leaf_of(path: str, place: TextLine, text: str) -> Leaf:
     """Return a leaf whose text is shortened and without possible secrets."""
     return Leaf(path, place, HIDDEN if is_secret(path) else redact(text))
 
@@ -85,7 +85,7 @@ def leaves(message: Message) -> Iterator[Leaf]:
 
 def new_root(name: str) -> Message:
     """Return the root message of an empty file."""
-    return Message(ROOT, "", Place(name, 1))
+    return Message(ROOT, "", TextLine(name, 1))
 
 
 def merge_text(root: Message, text: str, name: str) -> None:
@@ -103,7 +103,7 @@ class _Parser(TextParser[Message]):
 
     # --- fields -------------------------------------------------------------------------------------------------------
 
-    def _field_value(self, message: Message, name: str, place: Place, depth: int) -> None:
+    def _field_value(self, message: Message, name: str, place: TextLine, depth: int) -> None:
         known = self._find_field(message, name, place)
         if known is None:
             self._untyped_field(message, name, place, depth)
@@ -115,7 +115,7 @@ class _Parser(TextParser[Message]):
                 self._fail(message.below(name), f"{self._got()}, allowed: ':' and a value.")
             self._scalars(message, known, place)
 
-    def _find_field(self, message: Message, name: str, place: Place) -> Field | None:
+    def _find_field(self, message: Message, name: str, place: TextLine) -> Field | None:
         """Return the description of a field; None for and within unknown extensions."""
         if not message.type:
             return None
@@ -133,7 +133,7 @@ class _Parser(TextParser[Message]):
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
-    def _messages(self, parent: Message, known: Field, place: Place, depth: int) -> None:
+    def _messages(self, parent: Message, known: Field, place: TextLine, depth: int) -> None:
         self._enter_oneof(parent, known, place)
         if not (known.repeated and self._tokens.LookingAt("[")):
             self._message(parent, known, place, depth)
@@ -141,7 +141,7 @@ class _Parser(TextParser[Message]):
         for _ in self._list(parent, known.name, place):
             self._message(parent, known, None, depth)
 
-    def _message(self, parent: Message, known: Field, place: Place | None, depth: int) -> None:
+    def _message(self, parent: Message, known: Field, place: TextLine | None, depth: int) -> None:
         found = parent.values.setdefault(known.name, [])
         path = parent.below(f"{known.name}[{len(found)}]" if known.repeated else known.name)
         self._count(path)
@@ -152,10 +152,10 @@ class _Parser(TextParser[Message]):
         assert isinstance(message, Message)
         self._body(message, opening, place_of_opening, depth + 1)
 
-    def _empty_list(self, path: str, place: Place) -> None:
+    def _empty_list(self, path: str, place: TextLine) -> None:
         self._root.dropped.append(Dropped(Leaf(path, place, "[]"), "an empty list sets nothing"))
 
-    def _enter_oneof(self, message: Message, known: Field, place: Place) -> None:
+    def _enter_oneof(self, message: Message, known: Field, place: TextLine) -> None:
         """Remove the other members of the field's oneof."""
         for name in message_types()[message.type].members(known.oneof) if known.oneof else ():
             if name != known.name and name in message.values:
@@ -165,7 +165,7 @@ class _Parser(TextParser[Message]):
 
     # --- values -------------------------------------------------------------------------------------------------------
 
-    def _scalars(self, message: Message, known: Field, place: Place) -> None:
+    def _scalars(self, message: Message, known: Field, place: TextLine) -> None:
         self._enter_oneof(message, known, place)
         if known.repeated:
             for _ in self._list(message, known.name, place) if self._tokens.LookingAt("[") else (None,):
@@ -179,7 +179,7 @@ class _Parser(TextParser[Message]):
             self._root.dropped.append(Dropped(leaf, f"overwritten at {place}"))
         message.values[known.name] = [value]
 
-    def _scalar(self, message: Message, known: Field, place: Place | None) -> Scalar:
+    def _scalar(self, message: Message, known: Field, place: TextLine | None) -> Scalar:
         """Take a value; without `place`, use the place of the value."""
         self._count(message.below(known.name))
         word = self._tokens.token
@@ -190,7 +190,7 @@ class _Parser(TextParser[Message]):
             allowed = f"{_ALLOWED.get(known.kind) or ', '.join(enum_values(known.type))}.{hint}"
             self._fail(message.below(known.name), f"{self._got(word)}, allowed: {allowed}", place)
         text = json.dumps(value, ensure_ascii=False) if known.kind == "string" else word
-        own_place = Place(self._name, self._tokens.ParseErrorPreviousToken("").GetLine())
+        own_place = TextLine(self._name, self._tokens.ParseErrorPreviousToken("").GetLine())
         return Scalar(value, value if known.kind == "enum" else text, place or own_place)
 
     def _value(self, known: Field, word: str) -> Any:

@@ -21,7 +21,7 @@ _EXTENSION_NAME = re.compile(r"\[[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 CLOSING = {"{": "}", "<": ">"}
 
 
-class Place(NamedTuple):
+class TextLine(NamedTuple):
     """A line of a file or of an override text."""
 
     name: str
@@ -37,7 +37,7 @@ class Scalar:
 
     value: Any
     text: str
-    place: Place
+    place: TextLine
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Message:
 
     type: str
     path: str
-    place: Place
+    place: TextLine
     values: dict[str, list[Any]] = field(default_factory=dict)  # of Scalar and of messages
 
     def below(self, name: str) -> str:
@@ -69,7 +69,7 @@ def parse_text(text: str, name: str, *, max_values: int) -> Message:
     Raises:
         InputError: with file and line, if the syntax is invalid or there are too many values.
     """
-    root = Message("", "", Place(name, 1))
+    root = Message("", "", TextLine(name, 1))
     TextParser(root, text, name, max_values).parse()
     return root
 
@@ -82,7 +82,7 @@ class TextParser(Generic[M]):
 
         if "\0" in text:
             line = text[: text.index("\0")].count("\n") + 1
-            raise InputError(f"{Place(name, line)}: got a NUL character, allowed: a text file.")
+            raise InputError(f"{TextLine(name, line)}: got a NUL character, allowed: a text file.")
         self._error = text_format.ParseError
         lines = text.split("\n")
         self._tokens = text_format.Tokenizer(lines)
@@ -95,16 +95,16 @@ class TextParser(Generic[M]):
 
     # --- words --------------------------------------------------------------------------------------------------------
 
-    def _take(self) -> tuple[str, Place]:
+    def _take(self) -> tuple[str, TextLine]:
         """Take the next word; return it with its place."""
         word = self._tokens.token
         self._tokens.NextToken()
         # `ParseErrorPreviousToken` is the only method that returns a line without copying the text around it.
-        return word, Place(self._name, self._tokens.ParseErrorPreviousToken("").GetLine())
+        return word, TextLine(self._name, self._tokens.ParseErrorPreviousToken("").GetLine())
 
-    def _fail(self, path: str, message: str, place: Place | None = None) -> typing.NoReturn:
+    def _fail(self, path: str, message: str, place: TextLine | None = None) -> typing.NoReturn:
         line = min(self._tokens.ParseError("").GetLine(), self._last_line)
-        raise InputError(f"{place or Place(self._name, line)}: {path}{': ' if path else ''}{message}")
+        raise InputError(f"{place or TextLine(self._name, line)}: {path}{': ' if path else ''}{message}")
 
     def _got(self, word: str | None = None) -> str:
         word = self._tokens.token if word is None else word
@@ -129,11 +129,11 @@ class TextParser(Generic[M]):
         if not self._tokens.TryConsume(","):
             self._tokens.TryConsume(";")
 
-    def _field_value(self, message: M, name: str, place: Place, depth: int) -> None:
+    def _field_value(self, message: M, name: str, place: TextLine, depth: int) -> None:
         """Take the value of a field; a subclass can use the field's type."""
         self._untyped_field(message, name, place, depth)
 
-    def _field_name(self, message: M) -> tuple[str, Place]:
+    def _field_name(self, message: M) -> tuple[str, TextLine]:
         if self._tokens.LookingAt("["):
             return self._extension_name(message)
         if not _NAME.fullmatch(self._tokens.token):
@@ -143,7 +143,7 @@ class TextParser(Generic[M]):
     def _unclosed(self, message: M) -> str:
         return f", or the end of the message from {message.place}" if message.path else ""
 
-    def _extension_name(self, message: M) -> tuple[str, Place]:
+    def _extension_name(self, message: M) -> tuple[str, TextLine]:
         name, place = self._take()
         while self._tokens.token not in ("]", "") and len(name) < _MAX_EXTENSION_NAME:
             name += self._take()[0]
@@ -156,12 +156,12 @@ class TextParser(Generic[M]):
 
     # --- messages and lists -------------------------------------------------------------------------------------------
 
-    def _opening(self, path: str) -> tuple[str, Place]:
+    def _opening(self, path: str) -> tuple[str, TextLine]:
         if self._tokens.token not in CLOSING:
             self._fail(path, f"{self._got()}, allowed: '{{'.")
         return self._take()
 
-    def _body(self, message: M, opening: str, place: Place, depth: int) -> None:
+    def _body(self, message: M, opening: str, place: TextLine, depth: int) -> None:
         if depth > MAX_DEPTH:
             self._fail("", f"got more than {MAX_DEPTH} nested messages, allowed: at most {MAX_DEPTH}.", place)
         closing = CLOSING[opening]
@@ -170,7 +170,7 @@ class TextParser(Generic[M]):
                 self._fail(message.path, f"{self._got()}, allowed: '{closing}' to close the message from {place}.")
             self._field(message, depth)
 
-    def _list(self, parent: M, name: str, place: Place) -> Iterator[None]:
+    def _list(self, parent: M, name: str, place: TextLine) -> Iterator[None]:
         """Yield once for each item of a list; the caller must take the item before it asks for the next one."""
         self._take()
         if self._tokens.TryConsume("]"):
@@ -183,12 +183,12 @@ class TextParser(Generic[M]):
             if not self._tokens.TryConsume(","):
                 self._fail(parent.below(name), f"{self._got()}, allowed: ',' or ']'.")
 
-    def _empty_list(self, path: str, place: Place) -> None:
+    def _empty_list(self, path: str, place: TextLine) -> None:
         """Handle an empty list; a subclass can report it."""
 
     # --- values without a type ----------------------------------------------------------------------------------------
 
-    def _untyped_field(self, parent: M, name: str, place: Place, depth: int) -> None:
+    def _untyped_field(self, parent: M, name: str, place: TextLine, depth: int) -> None:
         has_colon = self._tokens.TryConsume(":")
         if self._tokens.LookingAt("["):
             for _ in self._list(parent, name, place):
@@ -198,7 +198,7 @@ class TextParser(Generic[M]):
         else:
             self._fail(parent.below(name), f"{self._got()}, allowed: ':' and a value, or '{{'.")
 
-    def _untyped_value(self, parent: M, name: str, place: Place, depth: int) -> None:
+    def _untyped_value(self, parent: M, name: str, place: TextLine, depth: int) -> None:
         self._count(parent.below(name))
         values = parent.values.setdefault(name, [])
         if self._tokens.token in CLOSING:
