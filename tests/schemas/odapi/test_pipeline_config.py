@@ -329,7 +329,7 @@ def test_error_names_the_first_refused_field_and_counts_the_others(tmp_path):
     [
         (b"\xff\xfe\x00", ":1: got bytes that are not UTF-8"),
         (b"model {}\n# \xe9", ":2: got bytes that are not UTF-8"),
-        (b"#" * 1_000_001, "larger than 1000000 bytes"),
+        (b"#" * 1_000_001, ": is larger than 1000000 bytes"),
     ],
 )
 def test_binary_or_large_file_is_rejected(tmp_path, data, message):
