@@ -119,7 +119,7 @@ def test_only_the_failed_node_is_retried(run, capsys):
     assert ran(run) == ["Gen", "Trainer", "Trainer", "Trainer", "Pusher"]
     log = capsys.readouterr().err
     assert "Trainer failed (the disk is full); try 2 of 3 in 10 ms." in log
-    assert "Trainer failed (the disk is slow to answer); try 3 of 3 in 0.03 s." in log
+    assert "Trainer failed (the disk is slow to answer); try 3 of 3 in 30 ms." in log
     assert log.count("[2/4] Trainer") == 3
     assert log.count("cached") == 2  # Gen
 
