@@ -33,7 +33,7 @@ class EvaluatorParams(ComponentParams):
     """
 
     split: str = "test"
-    settings: Evaluator = field(default_factory=Evaluator)
+    settings: EvaluatorSettings = field(default_factory=EvaluatorSettings)
     gates: Gates = field(default_factory=Gates)
     label_map: str = ""
 
