@@ -9,7 +9,6 @@ from detloom.components.properties import ComponentParams
 from detloom.schemas.errors import FieldError, check, check_fields
 from detloom.schemas.reading.typed_dict import check_choices, to_dict
 from detloom.schemas.run_file.data import DEFAULT_MAX_DISTANCE, Data, IngestSettings, RatioSettings
-from detloom.schemas.run_file.settings import Setting, settings_of
 
 _SPLIT_NAME = re.compile(r"[A-Za-z0-9_-]{1,63}")
 
@@ -69,11 +68,6 @@ class ExampleGenParams(ComponentParams, RatioSettings, IngestSettings):
             values |= {item.name: settings.pop(item.name) for item in fields(RatioSettings)}
             values |= {"split_by_ratio": settings, "max_distance": max_distance}
         return cls(**values)
-
-
-def command_settings() -> dict[str, Setting]:
-    """Return the settings by name that `detloom ingest` and the component for Kubeflow Pipelines have."""
-    return settings_of(ExampleGenParams, leave_out=("code_fingerprint", "max_distance", "num_spans"))
 
 
 def check_split_name(split: str, where: str) -> None:

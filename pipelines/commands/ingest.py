@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from detloom.components.example_gen.params import ExampleGenParams, command_settings
+from detloom.components.example_gen.command_settings import command_settings
+from detloom.components.example_gen.params import ExampleGenParams
 from detloom.components.storage.s3_storage import S3Storage
 from detloom.pipelines.command_line.command import command
 from detloom.pipelines.command_line.options import FOLDER, complete_folder, verbose_option, workers_option

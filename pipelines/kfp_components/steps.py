@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_origin
 
 from kfp import dsl
 
-from detloom.components.example_gen.params import command_settings
+from detloom.components.example_gen.command_settings import command_settings
 
 if TYPE_CHECKING:
     from detloom.schemas.reading.overrides import Located

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from command_line import detloom_command, sentence
 
-from detloom.components.example_gen.params import command_settings
+from detloom.components.example_gen.command_settings import command_settings
 from detloom.pipelines.commands.ingest import ingest_command
 from detloom.pipelines.local.beam_pipelines import pipeline_maker
 
