@@ -2,7 +2,8 @@
 
 - 127.0.0.1:443 passes requests of TensorFlow's client for storage.googleapis.com to 127.0.0.1:4443. It drops
   `Transfer-Encoding: identity`, which Go's server refuses, and makes addresses of uploads begin with https.
-- 127.0.0.1:4444 is for Google's client. It executes the requests of a batch, which fake-gcs-server does not read.
+- 127.0.0.1:4444 is for Google's client and for obstore. It executes the requests of a batch, and translates writes and
+  listings of the XML API to the JSON API: fake-gcs-server reads neither.
 - 127.0.0.1:8080 is a metadata server of Google Cloud with a token that the test server does not check.
 """
 
@@ -13,7 +14,9 @@ import ssl
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import urlsplit
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit
+from xml.sax.saxutils import escape
 
 STORE = ("127.0.0.1", 4443)
 _NOT_PASSED = {"transfer-encoding", "connection", "keep-alive", "content-length"}
@@ -37,6 +40,9 @@ class Proxy(BaseHTTPRequestHandler):
         body = self._read_body()
         if self.path.partition("?")[0] == "/batch/storage/v1":
             self._execute_batch(body)
+            return
+        if not self.path.startswith(("/storage/", "/upload/", "/download/")) and self.headers["Host"].startswith("127"):
+            self._execute_xml(body)
             return
         headers = {key: value for key, value in self.headers.items() if key.lower() not in _NOT_PASSED}
         scheme = "https" if isinstance(self.connection, ssl.SSLSocket) else "http"
@@ -82,7 +88,75 @@ class Proxy(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(content)
 
+    def _execute_xml(self, body: bytes) -> None:
+        url = urlsplit(self.path)
+        bucket, _, name = url.path.lstrip("/").partition("/")
+        query, objects = dict(parse_qsl(url.query)), f"/storage/v1/b/{bucket}/o"
+        generation = self.headers.get("x-goog-if-generation-match")
+        condition = f"&ifGenerationMatch={generation}" if generation else ""
+        if not name:
+            options = {"prefix": query.get("prefix", ""), "delimiter": query.get("delimiter", "")}
+            status, _, answer = _request("GET", f"{objects}?{urlencode(options)}")
+            self._send(
+                status, {}, _listing(json.loads(answer), query.get("start-after", "")) if status == 200 else answer
+            )
+        elif source := self.headers.get("x-goog-copy-source"):
+            address = f"{objects}/{source.partition('/')[2]}/rewriteTo/b/{bucket}/o/{name}"
+            status, _, answer = _request("POST", address, b"{}")
+            self._send(status, {}, b"<CopyObjectResult><ETag>none</ETag></CopyObjectResult>")
+        elif self.command == "PUT":
+            address = f"/upload{objects}?uploadType=media&name={name}{condition}"
+            status, _, answer = _request("POST", address, body)
+            stored = json.loads(answer) if status == 200 else {}
+            headers = {"ETag": stored.get("etag", ""), "x-goog-generation": stored.get("generation", "")}
+            self._send(status, headers, b"")
+        elif self.command == "DELETE":
+            self._send(_request("DELETE", f"{objects}/{name}")[0], {}, b"")
+        else:
+            status, _, answer = _request("GET", f"{objects}/{name}")
+            stored = json.loads(answer) if status == 200 else {}
+            headers = {"ETag": stored.get("etag", ""), "x-goog-generation": stored.get("generation", "")}
+            headers["Last-Modified"] = "Fri, 02 Jan 2026 03:04:05 GMT"
+            if self.command == "HEAD" or status != 200:
+                self._send(status, headers | {"Content-Length": stored.get("size", "0")}, b"")
+                return
+            span = {"Range": self.headers["Range"]} if "Range" in self.headers else {}
+            status, answered, answer = _request("GET", f"{objects}/{name}?alt=media", headers=span)
+            if "Content-Range" in answered:
+                headers["Content-Range"] = answered["Content-Range"]
+            self._send(status, headers, answer)
+
+    def _send(self, status: int, headers: dict[str, str], content: bytes) -> None:
+        self.send_response(status)
+        for key, value in {"Content-Length": str(len(content)), **headers}.items():
+            self.send_header(key, value)
+        self.end_headers()
+        self.wfile.write(content)
+
     do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = do_PATCH = _pass_on
+
+
+def _request(
+    method: str, address: str, body: bytes = b"", headers: dict[str, str] | None = None
+) -> tuple[int, http.client.HTTPMessage, bytes]:
+    store = http.client.HTTPConnection(*STORE)
+    store.request(method, address, body, headers or {})
+    response = store.getresponse()
+    content = response.read()
+    store.close()
+    return response.status, response.headers, content
+
+
+def _listing(listed: dict[str, Any], after: str) -> bytes:
+    """Return a listing of the JSON API in the form of the XML API."""
+    parts = [f"<CommonPrefixes><Prefix>{escape(name)}</Prefix></CommonPrefixes>" for name in listed.get("prefixes", ())]
+    parts += [
+        f"<Contents><Key>{escape(found['name'])}</Key><LastModified>{found['updated']}</LastModified>"
+        f"<ETag>{escape(found['etag'])}</ETag><Size>{found['size']}</Size></Contents>"
+        for found in listed.get("items", ())
+        if found["name"] > after
+    ]
+    return f"<ListBucketResult><IsTruncated>false</IsTruncated>{''.join(parts)}</ListBucketResult>".encode()
 
 
 class Metadata(BaseHTTPRequestHandler):

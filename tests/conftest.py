@@ -9,7 +9,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -61,51 +60,42 @@ def _logging_left_as_it_was() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def google_storage_server() -> Iterator[Any]:
-    from google_storage_server import GoogleStorageServer
+def bucket_servers() -> Iterator[Any]:
+    """Servers with the APIs of Cloud Storage and of S3, by scheme."""
+    from bucket_server import BucketServer
 
-    server = GoogleStorageServer()
-    with server.running():
-        yield server
-
-
-@pytest.fixture
-def google_bucket(google_storage_server: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return an empty bucket that Google's client finds at gs://bucket; it repeats requests without waiting."""
-    from google.cloud.storage import retry
-    from google.resumable_media.requests import _request_helpers
-    from object_server import Bucket
-
-    monkeypatch.setenv("STORAGE_EMULATOR_HOST", google_storage_server.url)
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    monkeypatch.setattr(retry, "DEFAULT_RETRY", retry.DEFAULT_RETRY.with_delay(initial=0.001).with_timeout(10.0))
-    monkeypatch.setattr(_request_helpers, "time", SimpleNamespace(sleep=lambda seconds: None))
-    google_storage_server.bucket = Bucket()
-    return google_storage_server.bucket
-
-
-@pytest.fixture(scope="session")
-def s3_server() -> Iterator[Any]:
-    from s3_server import S3Server
-
-    server = S3Server()
-    with server.running():
-        yield server
+    servers = {"gs": BucketServer(is_google=True), "s3": BucketServer(is_google=False)}
+    with servers["gs"].running(), servers["s3"].running():
+        yield servers
 
 
 @pytest.fixture
-def s3_bucket(s3_server: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return an empty bucket that boto3 finds at s3://bucket; it repeats requests without waiting."""
-    from botocore.retries import standard
-    from object_server import Bucket
+def make_bucket(bucket_servers: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a function that returns an empty bucket at SCHEME://bucket; requests are repeated without waiting."""
+    from bucket_server import Bucket
 
-    environment = {"ENDPOINT_URL_S3": s3_server.url, "ACCESS_KEY_ID": "test", "SECRET_ACCESS_KEY": "test"}
-    for name, value in {**environment, "EC2_METADATA_DISABLED": "true", "DEFAULT_REGION": "us-east-1"}.items():
+    aws = {"ENDPOINT_URL_S3": bucket_servers["s3"].url, "ACCESS_KEY_ID": "test", "SECRET_ACCESS_KEY": "test"}
+    for name, value in aws.items():
         monkeypatch.setenv(f"AWS_{name}", value)
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", bucket_servers["gs"].url)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    monkeypatch.setattr(standard.ExponentialBackoff, "delay_amount", lambda *_: 0.0)
-    s3_server.bucket = Bucket()
-    return s3_server.bucket
+    monkeypatch.setattr("detloom.components.storage.bucket._FIRST_WAIT_SECONDS", 0.001)
+
+    def make(scheme: str) -> Any:
+        bucket_servers[scheme].bucket = Bucket()
+        return bucket_servers[scheme].bucket
+
+    return make
+
+
+@pytest.fixture
+def google_bucket(make_bucket: Any) -> Any:
+    return make_bucket("gs")
+
+
+@pytest.fixture
+def s3_bucket(make_bucket: Any) -> Any:
+    return make_bucket("s3")
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,7 @@
 """Read a data set's folder: every read of untrusted data goes through here, and none leaves the folder.
 
-Local paths and mounts are read with the operating system's calls, buckets (`gs://...`, `s3://...`) with the client of
-their storage, and other addresses with TensorFlow's file systems, which are imported only then.
+Local paths and mounts are read with the operating system's calls, buckets (`gs://...`, `s3://...`, `az://...`) with
+their client, and other addresses with TensorFlow's file systems, which are imported only then.
 """
 
 import contextlib

@@ -33,7 +33,7 @@ from detloom.components.example_gen.sources import formats
 from detloom.components.example_gen.sources.source_record import FormatEvidence
 from detloom.components.example_gen.write_shard import read_shard_outcome, write_shard
 from detloom.components.examples_folder import SHARD_PREFIX, SPLIT_PREFIX
-from detloom.components.storage.many_files import delete_files, map_files, read_lines_of_files
+from detloom.components.storage.many_files import map_files, read_lines_of_files
 from detloom.components.storage.output_lock import hold_output
 from detloom.components.storage.storage import is_address, open_storage
 from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, LabelMap, format_label_map
@@ -111,7 +111,7 @@ def _write(
     check_held: Callable[[], None],
 ) -> dict[str, Any]:
     """Write all files of the ingestion, the report last, and return the report."""
-    delete_files(job.staging)
+    job.staging.delete_tree()
     job.staging.make_folder()
     if subset is not None:
         with job.staging.open_to_write(job.only) as file:
@@ -257,7 +257,7 @@ def _build_report(job: IngestJob, evidence: FormatEvidence, more: Mapping[str, A
     """Build the report, including `more`. Its `error` says why the data are refused, or is ""."""
     planned = read_plan(job)
     if planned.error:
-        delete_files(job.staging)
+        job.staging.delete_tree()
         raise InputError(planned.error)
     counts = _add_counts(job, planned)
     total = SplitCounts()
@@ -338,7 +338,7 @@ def _publish(job: IngestJob, out: IngestFolders, report: Mapping[str, Any]) -> N
     with rejects.open_to_write(REJECTS_FILE) as file:
         for line in read_rejects(job):
             file.write(line + b"\n")
-    delete_files(job.staging)
+    job.staging.delete_tree()
     rejects.write_json(REPORT_FILE, report)
 
 

@@ -1,24 +1,130 @@
 """DetectionPusher, which pushes a model into a folder of versions: TFX's Pusher with one more input."""
 
+import contextlib
+import functools
 from typing import Any
 
+from absl import logging
 from tfx.components.pusher import component as tfx_pusher
+from tfx.components.pusher import executor as tfx_executor
+from tfx.components.util import model_utils
 from tfx.dsl.components.base.base_component import BaseComponent
 from tfx.dsl.components.base.executor_spec import ExecutorClassSpec
 from tfx.orchestration.data_types import RuntimeParameter
 from tfx.proto import pusher_pb2
+from tfx.types import artifact_utils
 from tfx.types import standard_component_specs as keys
+from tfx.types.artifact import Artifact
 from tfx.types.channel import BaseChannel, Channel
 from tfx.types.component_spec import ChannelParameter
 from tfx.types.standard_artifacts import PushedModel
-from tfx.utils import json_utils
+from tfx.utils import io_utils, json_utils, proto_utils
 
 from detloom.components.artifact_types import ModelCard
 from detloom.components.fingerprints import source_fingerprint
-from detloom.components.properties import CODE_FINGERPRINT, MODEL_CARD_KEY
-from detloom.components.pusher.executor import PUSH_KEY, Executor
-from detloom.schemas.reading.typed_dict import to_canonical_json
+from detloom.components.properties import (
+    CODE_FINGERPRINT,
+    MODEL_CARD_KEY,
+    PUSHED_IS_NEW_PROPERTY,
+    REASON_PROPERTY,
+    blessing_message,
+    blessing_metrics,
+)
+from detloom.components.pusher.load_check import check_serves
+from detloom.components.pusher.manifest import Origin, is_of_model
+from detloom.components.pusher.push import PushResult, RolledBackError, push_model
+from detloom.components.storage.local_copy import local_folder
+from detloom.schemas.errors import InputError
+from detloom.schemas.reading.typed_dict import from_json, to_canonical_json
 from detloom.schemas.run_file.push import Push
+
+_PUSH_KEY = "push"  # key in custom_config; the value is `Push` as JSON
+
+
+class Executor(tfx_executor.Executor):
+    """The checks and outputs of TFX's Pusher around an atomic push; also a custom executor for TFX's Pusher."""
+
+    def Do(
+        self,
+        input_dict: dict[str, list[Artifact]],
+        output_dict: dict[str, list[Artifact]],
+        exec_properties: dict[str, Any],
+    ) -> None:
+        """Push the model to the filesystem destination if it is blessed; record the result in PushedModel."""
+        self._log_startup(input_dict, output_dict, exec_properties)
+        pushed_model = artifact_utils.get_single_instance(output_dict[keys.PUSHED_MODEL_KEY])
+        if not self.CheckBlessing(input_dict):
+            logging.info("Pusher: not pushed. %s", blessing_message(input_dict.get(keys.MODEL_BLESSING_KEY)))
+            self._MarkNotPushed(pushed_model)
+            return
+        push_dir, settings = _push_dir(exec_properties), _settings(exec_properties)
+        model_uri = self.GetModelPath(input_dict)
+        cards = input_dict.get(MODEL_CARD_KEY) or []
+        card = local_folder(cards[0].uri) if cards else contextlib.nullcontext()
+        with local_folder(model_uri, is_of_model) as model_dir, card as card_dir:
+            assert model_dir is not None
+            try:
+                result = push_model(
+                    model_dir,
+                    push_dir,
+                    origin=self._origin(input_dict),
+                    card_dir=card_dir,
+                    keep_versions=settings.keep_versions,
+                    allow_rolled_back=False,
+                    lock_seconds=settings.lock_seconds,
+                    check=functools.partial(check_serves, seconds=settings.load_seconds),
+                )
+            except RolledBackError as error:
+                logging.warning("Pusher: not pushed. %s", error)
+                self._MarkNotPushed(pushed_model)
+                pushed_model.set_string_custom_property(REASON_PROPERTY, str(error))
+                return
+        _log_result(result)
+        io_utils.copy_dir(model_uri, pushed_model.uri)  # TFX's Pusher stores a copy in its artifact as well
+        self._MarkPushed(pushed_model, pushed_destination=result.address, pushed_version=str(result.version))
+        pushed_model.set_int_custom_property(PUSHED_IS_NEW_PROPERTY, int(result.is_new))
+
+    def _origin(self, input_dict: dict[str, list[Artifact]]) -> Origin:
+        models = input_dict.get(keys.MODEL_KEY) or input_dict[keys.INFRA_BLESSING_KEY]
+        blessings = input_dict.get(keys.MODEL_BLESSING_KEY) or []
+        return Origin(
+            model_uri=models[0].uri,
+            run_id=str(getattr(self._context, "pipeline_run_id", None) or "") if self._context else "",
+            blessing=_describe_blessing(blessings[0]) if blessings else {},
+            metrics=blessing_metrics(blessings[0]) if blessings else {},
+        )
+
+
+def _settings(exec_properties: dict[str, Any]) -> Push:
+    config = json_utils.loads(exec_properties.get(keys.CUSTOM_CONFIG_KEY) or "null") or {}
+    return from_json(Push, config[_PUSH_KEY]) if _PUSH_KEY in config else Push()
+
+
+def _push_dir(exec_properties: dict[str, Any]) -> str:
+    destination = pusher_pb2.PushDestination()
+    proto_utils.json_to_proto(exec_properties[keys.PUSH_DESTINATION_KEY], destination)
+    filesystem = destination.filesystem
+    if destination.WhichOneof("destination") != "filesystem" or not filesystem.base_directory:
+        raise InputError("push_destination: allowed: filesystem with a base_directory.")
+    if filesystem.versioning not in (pusher_pb2.Versioning.AUTO, pusher_pb2.Versioning.UNIX_TIMESTAMP):
+        raise InputError("push_destination: versioning: allowed: AUTO or UNIX_TIMESTAMP.")
+    return str(filesystem.base_directory)
+
+
+def _log_result(result: PushResult) -> None:
+    if result.is_new:
+        logging.info("Pusher: pushed version %d to %s.", result.version, result.address)
+    else:
+        logging.info("Pusher: nothing to do, version %d at %s already is this model.", result.version, result.address)
+
+
+def _describe_blessing(blessing: Artifact) -> dict[str, Any]:
+    return {
+        "id": blessing.id,
+        "uri": blessing.uri,
+        "blessed": bool(model_utils.is_model_blessed(blessing)),
+        "sentence": blessing_message([blessing], default=""),
+    }
 
 
 class PusherSpec(keys.PusherSpec):
@@ -69,7 +175,7 @@ class DetectionPusher(tfx_pusher.Pusher):
         config = {
             **(custom_config or {}),
             CODE_FINGERPRINT: source_fingerprint(__name__),
-            PUSH_KEY: to_canonical_json(settings or Push()),
+            _PUSH_KEY: to_canonical_json(settings or Push()),
         }
         spec = PusherSpec(
             **{

@@ -17,7 +17,7 @@ from detloom.schemas.reading.redact import escape
 
 LoadCheck = Callable[[Path], None]
 
-_PROGRAM = Path(__file__).with_name("one_request.py")
+_PROGRAM = Path(__file__).with_name("answer_one_image.py")
 _SIGNATURES = (SIGNATURE_ENCODED, SIGNATURE_IMAGES)
 _NAMES = {"inputs": {name: SIGNATURE_INPUTS[name] for name in _SIGNATURES}, "outputs": OUTPUT_NAMES}
 _MAX_REASON = 400  # characters of what TensorFlow says

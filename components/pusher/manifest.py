@@ -5,9 +5,11 @@ a file next to the versions.
 """
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
+import shutil
 import socket
 import stat
 import sys
@@ -74,6 +76,12 @@ class Manifest:
         files = {name: {"bytes": size, "sha256": sha256} for name, (size, sha256) in self.files.items()}
         return json.dumps({"digest": self.digest, "push": dict(self.push), "files": files}, indent=1) + "\n"
 
+    def write(self, folder: Path) -> None:
+        """Write the manifest into the folder of a version."""
+        path = folder / MANIFEST_FILE
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(self.to_text(), encoding="utf-8")
+
 
 def parse_manifest(data: bytes) -> Manifest | None:
     """Parse a manifest; return None for anything else, such as a truncated one.
@@ -129,9 +137,29 @@ def find_card(card_dir: Path | None) -> dict[str, Path]:
     return found
 
 
+def is_of_model(name: str) -> bool:
+    """Return False for a push manifest, which does not belong to another place."""
+    return name != MANIFEST_FILE
+
+
 def build_manifest(model_dir: Path) -> Manifest:
     """Read every file of a model and return its manifest."""
     return measure_files(find_files(model_dir))
+
+
+def copy_files(sources: Mapping[str, Path], folder: Path) -> None:
+    """Copy files to their relative paths in a folder."""
+    for name, source in sources.items():
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)
+
+
+def check_same(expected: Files, found: Files, problem: str, where: str) -> None:
+    """Raise OSError that names the first differences, if there are any."""
+    wrong = differences(expected, found)
+    if wrong:
+        raise OSError(errno.EIO, f"{problem}: {'; '.join(wrong[:3])}", where)
 
 
 def measure_files(paths: Mapping[str, Path]) -> Manifest:

@@ -1,12 +1,12 @@
 """Read the state of the versions in a push folder, and choose the version that a rollback restores."""
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from detloom.components.pusher.destination import MODEL_FILE, Destination
-from detloom.components.pusher.folder import Folder
 from detloom.components.pusher.manifest import (
     MANIFEST_FILE,
     MAX_MANIFEST_BYTES,
@@ -15,12 +15,15 @@ from detloom.components.pusher.manifest import (
     Manifest,
     Origin,
     is_finite,
+    is_of_model,
     parse_manifest,
     parse_records,
 )
-from detloom.components.pusher.object_store import AddressStore, Bucket
-from detloom.components.storage.object_storage import ObjectStorage
-from detloom.components.storage.storage import AddressStorage, open_storage
+from detloom.components.pusher.push_to_bucket import PushAddress
+from detloom.components.pusher.push_to_folder import PushFolder
+from detloom.components.storage.interface import RemoteStorage
+from detloom.components.storage.local_copy import local_folder
+from detloom.components.storage.storage import is_address, open_storage
 from detloom.schemas.contracts.detections import ASSET_LABEL_MAP
 from detloom.schemas.contracts.label_map import describe_difference, parse_label_map
 from detloom.schemas.errors import InputError
@@ -31,11 +34,9 @@ _LABEL_MAP = f"assets/{ASSET_LABEL_MAP}"
 
 
 def open_destination(address: "str | Path") -> Destination:
-    """Open a local folder, a bucket (gs:// or s3://), or another address that TFX's filesystem layer supports."""
+    """Open a local folder, a bucket, or another address that TFX's filesystem layer supports."""
     storage = open_storage(address)
-    if isinstance(storage, ObjectStorage):
-        return Bucket(storage)
-    return AddressStore(storage) if isinstance(storage, AddressStorage) else Folder(Path(address))
+    return PushAddress(storage) if isinstance(storage, RemoteStorage) else PushFolder(Path(address))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,3 +256,19 @@ def origin_of_rollback(manifest: Manifest, destination: Destination, version: in
         blessing=blessing if isinstance(blessing, dict) else {},
         metrics=metrics if isinstance(metrics, dict) else {},
     )
+
+
+@contextlib.contextmanager
+def local_model(address: str) -> Iterator[Path]:
+    """Yield a local folder as it is, and a temporary copy of a model at an address, without its push manifest.
+
+    Of a folder of versions, the highest complete version is copied. The copy has the name of the model's folder.
+
+    Raises:
+        InputError: the address names no file, or the copy does not fit on the disk.
+        OSError: the storage does not respond.
+    """
+    version = max(complete_versions(open_destination(address)), default=None) if is_address(address) else None
+    chosen = address if version is None else f"{address.rstrip('/')}/{version}"
+    with local_folder(chosen, is_of_model) as folder:
+        yield folder

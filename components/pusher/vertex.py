@@ -24,8 +24,7 @@ from detloom.components.properties import (
     blessing_message,
 )
 from detloom.components.pusher.endpoint import find_served, label_model, read_endpoint, rolled_back_models
-from detloom.components.pusher.local_model import is_of_model
-from detloom.components.pusher.manifest import build_manifest
+from detloom.components.pusher.manifest import build_manifest, is_of_model
 from detloom.components.storage.local_copy import local_folder
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.push import VertexEndpoint

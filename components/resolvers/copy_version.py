@@ -19,8 +19,7 @@ from detloom.components.pusher.endpoint import (
     read_endpoint,
     rolled_back_models,
 )
-from detloom.components.pusher.local_model import is_of_model
-from detloom.components.pusher.manifest import Manifest, build_manifest, find_files
+from detloom.components.pusher.manifest import Manifest, build_manifest, copy_files, find_files, is_of_model
 from detloom.components.pusher.versions import (
     complete_versions,
     open_destination,
@@ -129,10 +128,7 @@ def _copy(destination: Destination, version: int, manifest: Manifest | None, fol
     shutil.rmtree(folder, ignore_errors=True)
     try:
         with destination.fetch(version) as source:
-            for name, path in find_files(source).items():
-                target = folder / name
-                target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(path, target)
+            copy_files(find_files(source), folder)
         copied = build_manifest(folder)
     except OSError as error:
         if error.errno != errno.ENOENT or version in complete_versions(destination):

@@ -5,16 +5,17 @@ What a page says is not asked for again, so a reader is for one pass over files 
 """
 
 import bisect
+import itertools
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import cached_property
 
-from detloom.components.storage.google_storage import GoogleStorage
-from detloom.components.storage.object_storage import ObjectStorage, Page
-from detloom.components.storage.s3_storage import S3Storage
+from detloom.components.storage.bucket import NAMES_PER_PAGE, SCHEMES, BucketStorage
 from detloom.components.storage.storage import Entry, Storage, open_storage
 
+_PAGE_NAMES = NAMES_PER_PAGE - 1  # one response, because `scan` looks one object ahead
 _MAX_PAGES = 256  # in memory: about 50 MB
 _NUM_THREADS = 8
 _MAX_AHEAD = 16  # files in memory or on their way
@@ -22,21 +23,37 @@ _MAX_BYTES_AHEAD = 64 << 20  # the next file is requested while those ahead have
 _FIRST_BYTES = _MAX_BYTES_AHEAD // _MAX_AHEAD  # taken for the size of a file before any is known
 
 
-class BucketReader(ObjectStorage):
-    """The base of storages of buckets, to read."""
+@dataclass(frozen=True)
+class _Page:
+    """A part of a folder's listing in the order of names; names of subfolders end in "/".
+
+    Attributes:
+        first, last: the page has all names from `first` to `last`; None for the end of the folder.
+    """
+
+    first: str
+    last: str | None
+    entries: dict[str, Entry]
+
+    def covers(self, name: str) -> bool:
+        return self.first <= name and (self.last is None or name <= self.last)
+
+
+class BucketReader(BucketStorage):
+    """A bucket, to read."""
 
     def __init__(self, root: str) -> None:
         super().__init__(root)
-        self._pages: OrderedDict[tuple[str, str], Page] = OrderedDict()  # by folder and first name
+        self._pages: OrderedDict[tuple[str, str], _Page] = OrderedDict()  # by folder and first name
         self._first_names: dict[str, list[str]] = {}  # of the pages of each folder, sorted
         self._expected: Iterator[str] = iter(())
         self._limit_bytes = 0
-        self._ahead: dict[str, tuple[int, Future[bytes | None]]] = {}  # with the size, if the file is on its way
-        self._last_bytes = _FIRST_BYTES  # size of the file that was read last
+        self._ahead: dict[str, Future[bytes | None]] = {}
+        self._last_bytes = _FIRST_BYTES  # size of the file that was taken last
 
     def status(self, path: str) -> Entry | None:
         if not path:
-            return super().status(path)  # type: ignore[safe-super]  # that of the storage beside this class
+            return super().status(path)
         folder, _, name = path.rpartition("/")
         return self._look_up(folder, name) or self._look_up(folder, f"{name}/")
 
@@ -57,28 +74,23 @@ class BucketReader(ObjectStorage):
             return super().read(path, limit_bytes) if page is None or name in page.entries else None
         while (first := next(iter(self._ahead))) != path:  # it was not read after all
             del self._ahead[first]
-        _, known = self._ahead.pop(path)
+        future = self._ahead.pop(path)
         self._read_ahead()
-        data = known.result()
+        data = future.result()
         self._last_bytes = len(data or b"")
         return data
 
     def _read_ahead(self) -> None:
-        while (
-            len(self._ahead) < _MAX_AHEAD
-            and sum(_num_bytes(*each) for each in self._ahead.values()) <= _MAX_BYTES_AHEAD
-            and (path := next(self._expected, None)) is not None
-        ):
-            future = self._threads.submit(super().read, path, self._limit_bytes)
-            self._ahead[path] = self._expected_bytes(path), future
+        while len(self._ahead) < _MAX_AHEAD and sum(map(self._num_bytes, self._ahead.values())) <= _MAX_BYTES_AHEAD:
+            path = next(self._expected, None)
+            if path is None:
+                return
+            self._ahead[path] = self._threads.submit(super().read, path, self._limit_bytes)
 
-    def _expected_bytes(self, path: str) -> int:
-        """Return the size of a file by a page in memory; without one, that of the file that was read last."""
-        folder, _, name = path.rpartition("/")
-        page = self._find_page(folder, name)
-        if page is None:
-            return self._last_bytes
-        return min(page.entries[name].size, self._limit_bytes + 1) if name in page.entries else 0
+    def _num_bytes(self, future: Future[bytes | None]) -> int:
+        """Return the size of a file that was read, or else that of the file that was taken last."""
+        is_read = future.done() and future.exception() is None
+        return len(future.result() or b"") if is_read else self._last_bytes
 
     @cached_property
     def _threads(self) -> ThreadPoolExecutor:
@@ -87,7 +99,8 @@ class BucketReader(ObjectStorage):
     def _look_up(self, folder: str, name: str) -> Entry | None:
         page = self._find_page(folder, name)
         if page is None:
-            page = self.read_page(folder, name)
+            listed = list(itertools.islice(self.scan(folder, name), _PAGE_NAMES))
+            page = _Page(name, listed[-1][0] if len(listed) == _PAGE_NAMES else None, dict(listed))
             self._pages[folder, name] = page
             bisect.insort(self._first_names.setdefault(folder, []), name)
             if len(self._pages) > _MAX_PAGES:
@@ -95,7 +108,7 @@ class BucketReader(ObjectStorage):
                 self._first_names[old_folder].remove(old_name)
         return page.entries.get(name)
 
-    def _find_page(self, folder: str, name: str) -> Page | None:
+    def _find_page(self, folder: str, name: str) -> _Page | None:
         """Return the page in memory that has this name if it exists."""
         first_names = self._first_names.get(folder, [])
         place = bisect.bisect_right(first_names, name) - 1
@@ -105,22 +118,6 @@ class BucketReader(ObjectStorage):
         return page
 
 
-def _num_bytes(expected: int, future: Future[bytes | None]) -> int:
-    """Return the size of a file that was read, or else the expected one."""
-    return len(future.result() or b"") if future.done() and future.exception() is None else expected
-
-
-class _GoogleReader(BucketReader, GoogleStorage):
-    """A bucket of Cloud Storage, to read."""
-
-
-class _S3Reader(BucketReader, S3Storage):
-    """A bucket at s3://, to read."""
-
-
 def open_to_read(root: str) -> Storage:
     """Return a reader of a bucket, or the storage of a local folder or of another address."""
-    for reader in (_GoogleReader, _S3Reader):
-        if root.startswith(reader.scheme):
-            return reader(root)
-    return open_storage(root)
+    return BucketReader(root) if root.startswith(SCHEMES) else open_storage(root)

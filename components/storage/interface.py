@@ -1,16 +1,25 @@
 """The operations that a local folder and an object store have in common."""
 
+import contextlib
 import errno
+import io
 import json
 import os
 import posixpath
+import tempfile
+import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
+from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import redact
+
+HIDDEN = "."  # begins the names that are not listed: temporary files, and what a killed writer left
+BLOCK_BYTES = 8 << 20  # of one download
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +41,9 @@ class Storage(ABC):
 
     root: str
 
-    @abstractmethod
     def list_names(self, folder: str = "", *, with_hidden: bool = False) -> list[str]:
-        """Return the sorted names in a folder, by one request; an empty list if the folder does not exist."""
+        """Return the sorted names in a folder; empty if it is missing, but FileNotFoundError for a missing bucket."""
+        return [posixpath.basename(entry.path) for entry in self.list_entries(folder, with_hidden=with_hidden)]
 
     @abstractmethod
     def list_entries(self, folder: str = "", *, with_hidden: bool = False) -> list[Entry]:
@@ -61,11 +70,7 @@ class Storage(ABC):
 
     @abstractmethod
     def write(self, path: str, data: bytes) -> None:
-        """Write or replace a small file and sync it; missing folders are created.
-
-        Readers see the old or the new content, except on a remote file system that is not an object store, where they
-        may see a truncated file.
-        """
+        """Write or replace a small file and sync it, as `open_to_write` does."""
 
     @abstractmethod
     def make_folder(self, path: str = "") -> None:
@@ -112,7 +117,7 @@ class Storage(ABC):
         """Return the value in a JSON file; FileNotFoundError if it does not exist."""
         data = self.read(path)
         if data is None:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), redact(self.address(path)))
+            raise missing_file(self.address(path))
         return json.loads(data)
 
     def write_json(self, path: str, value: Any, *, is_ascii: bool = False) -> None:
@@ -128,9 +133,92 @@ class Storage(ABC):
             self.write(name, content)
 
     def walk(self, folder: str = "", *, with_hidden: bool = False) -> Iterator[Entry]:
-        """Yield all files below a folder in path order; one folder at a time is in memory."""
+        """Yield all files below a folder in path order; one folder at a time is in memory.
+
+        Raises:
+            InputError: a name that would point out of a folder to which the files are copied.
+        """
         for entry in self.list_entries(folder, with_hidden=with_hidden):
+            name = posixpath.basename(entry.path)
+            if name in (".", "..") or "\0" in name:
+                where = redact(self.address(folder))
+                raise InputError(f"{where}: got a file named {name!r}, allowed: names inside the folder.")
             if entry.is_folder:
                 yield from self.walk(entry.path, with_hidden=with_hidden)
             else:
                 yield entry
+
+
+class RemoteStorage(Storage):
+    """The operations of an address. A file becomes visible when it is completely written."""
+
+    @abstractmethod
+    def store(self, file: IO[bytes], path: str) -> None:
+        """Write or replace a file with the rest of an open one."""
+
+    @abstractmethod
+    def copy(self, path: str, new_path: str) -> None:
+        """Copy a file inside the storage and replace the target; FileNotFoundError if it does not exist."""
+
+    def upload(self, source: str | Path, path: str) -> None:
+        """Copy a local file to `path`."""
+        with open(source, "rb") as file:
+            self.store(file, path)
+
+    def write(self, path: str, data: bytes) -> None:
+        self.store(io.BytesIO(data), path)
+
+    @contextlib.contextmanager
+    def open_to_write(self, path: str, *, sync: bool = False) -> Iterator[IO[bytes]]:
+        with tempfile.TemporaryFile() as file:
+            yield file
+            file.seek(0)
+            self.store(file, path)
+
+
+def open_ranges(read_range: Callable[[int, int], bytes], size: int) -> BinaryIO:
+    """Return a buffered file of `size` bytes; `read_range(start, stop)` returns these bytes of it."""
+    return io.BufferedReader(_RangeFile(read_range, size), BLOCK_BYTES)
+
+
+class _RangeFile(io.RawIOBase):
+    """A file whose parts are requested."""
+
+    def __init__(self, read_range: Callable[[int, int], bytes], size: int) -> None:
+        self._read_range, self._size, self._position = read_range, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._read_to(min(self._position + len(buffer), self._size))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def readall(self) -> bytes:
+        """Return the rest by one request; the inherited method asks for it in blocks of 8 KiB."""
+        return self._read_to(self._size)
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._position = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def _read_to(self, stop: int) -> bytes:
+        data = self._read_range(self._position, stop) if self._position < stop else b""
+        self._position += len(data)
+        return data
+
+
+def missing_file(address: str) -> FileNotFoundError:
+    return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), redact(address))
+
+
+def temporary_name(name: str) -> str:
+    """Return a hidden name for a file that is being written."""
+    return f"{HIDDEN}{name}.{uuid.uuid4().hex[:12]}"

@@ -4,17 +4,16 @@ import contextlib
 import posixpath
 import shutil
 import tempfile
+from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from detloom.components.storage.interface import Entry, Storage
+from detloom.components.storage.interface import BLOCK_BYTES, Entry, RemoteStorage, Storage
+from detloom.components.storage.many_files import map_files
 from detloom.components.storage.storage import is_address, open_storage
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import redact
 
-_NUM_THREADS = 8
-_BLOCK_BYTES = 8 << 20
 _addresses: dict[str, str] = {}  # by the path of the copy
 
 
@@ -57,15 +56,16 @@ def local_output(address: str) -> Iterator[Path]:
         folder.mkdir()
         _addresses[str(folder)] = redact(address.rstrip("/"))
         yield folder
-        _upload(folder, open_storage(address))
+        storage = open_storage(address)
+        assert isinstance(storage, RemoteStorage)
+        _upload(folder, storage)
 
 
-def _upload(folder: Path, storage: Storage) -> None:
+def _upload(folder: Path, storage: RemoteStorage) -> None:
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder)
         if path.is_file() and not path.is_symlink() and not any(part.startswith(".") for part in name.parts):
-            with storage.open_to_write(name.as_posix()) as target, path.open("rb") as source:
-                shutil.copyfileobj(source, target, _BLOCK_BYTES)
+            storage.upload(path, name.as_posix())
 
 
 def with_addresses(text: str) -> str:
@@ -99,29 +99,16 @@ def copy_folder(storage: Storage, source: str, folder: Path, wanted: Callable[[s
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         with storage.open(entries[name].path) as source, path.open("wb") as target:
-            shutil.copyfileobj(source, target, _BLOCK_BYTES)
+            shutil.copyfileobj(source, target, BLOCK_BYTES)
 
-    with ThreadPoolExecutor(_NUM_THREADS, "copy") as threads:
-        list(threads.map(copy, entries))
+    deque(map_files(storage, copy, entries), maxlen=0)
     return len(entries)
 
 
 def find_files(storage: Storage, folder: str) -> dict[str, Entry]:
-    """Return all files below a folder by their paths in it, sorted, hidden ones included.
+    """Return all files below a folder by their paths in it, hidden ones included.
 
     Raises:
         InputError: a name that would point out of the folder that it is copied to.
     """
-    found: dict[str, Entry] = {}
-    folders = [folder]
-    while folders:
-        for entry in storage.list_entries(folders.pop(), with_hidden=True):
-            name, path = posixpath.basename(entry.path), entry.path.removeprefix(f"{folder}/")
-            if name in (".", "..") or "\0" in name:
-                where = redact(storage.address(folder))
-                raise InputError(f"{where}: got a file named {redact(path)}, allowed: names inside the folder.")
-            if entry.is_folder:
-                folders.append(entry.path)
-            else:
-                found[path] = entry
-    return dict(sorted(found.items()))
+    return {entry.path.removeprefix(f"{folder}/"): entry for entry in storage.walk(folder, with_hidden=True)}

@@ -1,6 +1,5 @@
 """Work on many files of a storage: one after another in a local folder, several requests at a time at an address."""
 
-import contextlib
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -45,17 +44,3 @@ def read_lines_of_files(storage: Storage, folder: str) -> Iterator[bytes]:
             yield from storage.read_lines(path)
         else:
             yield from data.removesuffix(b"\n").split(b"\n") if data else ()
-
-
-def delete_files(storage: Storage) -> None:
-    """Delete a folder with its content, the files of its subfolders by several requests at a time."""
-
-    def delete(path: str) -> None:
-        with contextlib.suppress(OSError):  # it may be a folder; `delete_tree` reports what cannot be deleted
-            storage.delete(path)
-
-    if is_address(storage.root):
-        for folder in storage.list_names(with_hidden=True):
-            paths = (f"{folder}/{name}" for name in storage.list_names(folder, with_hidden=True))
-            deque(map_files(storage, delete, paths), maxlen=0)
-    storage.delete_tree()

@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from detloom.components.storage.google_storage import GoogleStorage
 from detloom.components.storage.local_copy import local_folder
 from detloom.components.storage.storage import is_address
 from detloom.schemas.errors import InputError
@@ -31,7 +30,7 @@ class StoredPath(LocalPath):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         address = str(value).rstrip("/")
-        if address.startswith(GoogleStorage.scheme):
+        if address.startswith("gs://"):
             return address
         if is_address(str(value)):
             shown = redact(str(value))
@@ -53,7 +52,7 @@ def copied(folder: Path | str, wanted: Callable[[str], bool] = lambda name: True
 
 def copied_model(folder: Path | str) -> Path:
     """Return a local model as it is, and a copy as `copied`; of versions at an address, the highest complete one."""
-    from detloom.components.pusher.local_model import local_model
+    from detloom.components.pusher.versions import local_model
 
     return _entered(folder, local_model)
 

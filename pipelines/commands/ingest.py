@@ -8,7 +8,6 @@ import click
 
 from detloom.components.example_gen.command_settings import command_settings
 from detloom.components.example_gen.params import ExampleGenParams
-from detloom.components.storage.s3_storage import S3Storage
 from detloom.pipelines.command_line.command import command
 from detloom.pipelines.command_line.options import FOLDER, complete_folder, verbose_option, workers_option
 from detloom.pipelines.command_line.setting_options import setting_options
@@ -63,7 +62,7 @@ def ingest_command(context: click.Context, /, **options: Any) -> None:
         _check_replay_options(context)
     elif not options["data_folder"]:
         raise click.UsageError("Missing option '--input' (or '--replay').")
-    if options["output"].startswith(S3Storage.scheme):
+    if options["output"].startswith(("s3://", "az://")):
         shown = redact(options["output"])
         raise InputError(f"--output: got '{shown}', allowed: a folder, or an address at gs:// or hdfs://.")
     log_nodes(options["verbose"])

@@ -1,9 +1,7 @@
 """Commands `detloom push`, `versions`, `rollback` and `verify`. Imports are late to keep the CLI fast."""
 
-import contextlib
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,9 +16,9 @@ from detloom.pipelines.command_line.options import (
     copied_model,
     json_option,
 )
-from detloom.schemas.errors import ExitCode, InputError
+from detloom.schemas.errors import ExitCode
 from detloom.schemas.reading.redact import redact
-from detloom.schemas.run_file.push import LOCK_SECONDS, REMOTE_SCHEMES, is_remote
+from detloom.schemas.run_file.push import LOCK_SECONDS, is_remote
 
 if TYPE_CHECKING:
     from detloom.components.pusher.versions import VersionState
@@ -74,28 +72,22 @@ def push(
     of which the highest is taken. The copy is compared byte by byte, loaded and tested with one image before a server
     can see it. If the served version already is this model, nothing is pushed.
     """
-    from detloom.components.pusher.atomic_push import push_model
-    from detloom.components.pusher.manifest import Origin
+    from detloom.components.pusher.manual_push import push_by_hand
     from detloom.pipelines.local.console import format_next, show_log
     from detloom.trainer_module.export.predict import find_saved_model
 
     show_log()
-    if not reason.strip():
-        raise InputError("--reason: got an empty text, needed: why this model is pushed.")
     model = find_saved_model(copied_model(model_dir))
-    model_uri = redact(str(model_dir)) if is_remote(str(model_dir)) else str(model.absolute())
-    if card_dir is not None and not card_dir.is_dir():
-        raise InputError(f"{card_dir}: no such folder; give one with model_card.md, .html or .json.")
-    with _os_errors_reported(push_dir):
-        result = push_model(
-            model,
-            _address(push_dir),
-            origin=Origin(model_uri=model_uri, reason=f"by hand: {reason.strip()}"),
-            card_dir=card_dir,
-            keep_versions=keep_versions,
-            allow_class_change=allow_class_change,
-            lock_seconds=lock_seconds,
-        )
+    result = push_by_hand(
+        model,
+        push_dir,
+        model_uri=redact(str(model_dir)) if is_remote(str(model_dir)) else str(model.absolute()),
+        reason=reason,
+        card_dir=card_dir,
+        keep_versions=keep_versions,
+        allow_class_change=allow_class_change,
+        lock_seconds=lock_seconds,
+    )
     if result.is_new:
         click.echo(f"Pushed version {result.version}: {result.address}")
         if card_dir is None:
@@ -118,13 +110,9 @@ def versions(push_dir: str, as_json: bool) -> None:
     The list has push time, user, blessing, AP and state, and marks the served version. Every file is read and compared
     with the manifest of its version.
     """
-    from detloom.components.pusher.versions import describe_versions, open_destination
+    from detloom.components.pusher.manual_push import list_states
 
-    with _os_errors_reported(push_dir, "cannot be read"):
-        destination = open_destination(_existing(push_dir))
-        states = describe_versions(destination)
-        if not states and is_remote(push_dir) and not destination.names():  # storage has no empty folders
-            raise InputError(f"{redact(push_dir)}: no such folder or bucket.")
+    states = list_states(push_dir)
     if as_json:
         click.echo(json.dumps([state.to_dict() for state in states], indent=1))
         return
@@ -152,13 +140,11 @@ def rollback(push_dir: str, to: int | None, remove_bad: bool, reason: str, lock_
     any push. The default is the newest version that is intact, was never rolled back, and has another model than the
     served one.
     """
-    from detloom.components.pusher.atomic_push import roll_back
+    from detloom.components.pusher.manual_push import roll_back_by_hand
     from detloom.pipelines.local.console import format_next, show_log
 
     show_log()
-    address = _existing(push_dir)
-    with _os_errors_reported(push_dir):
-        result = roll_back(address, reason=reason, to=to, remove_replaced=remove_bad, lock_seconds=lock_seconds)
+    result = roll_back_by_hand(push_dir, to=to, remove_replaced=remove_bad, reason=reason, lock_seconds=lock_seconds)
     if result.is_new:
         click.echo(f"Version {result.version} replaces {result.previous_version}: {result.address}")
         click.echo("A running `detloom serve` keeps its model until it is restarted.", err=True)
@@ -175,20 +161,9 @@ def verify(folder: str, as_json: bool) -> None:
 
     DIR is a version or a folder of versions.
     """
-    from detloom.components.pusher.destination import version_numbers
-    from detloom.components.pusher.versions import open_destination, verify_version
+    from detloom.components.pusher import manual_push
 
-    address = _existing(folder).rstrip("/") or "/"
-    with _os_errors_reported(folder, "cannot be read"):
-        destination = open_destination(address)
-        numbers = destination.versions()
-        if not numbers:
-            parent, _, name = str(address if is_remote(address) else Path(address).resolve()).rpartition("/")
-            numbers = version_numbers([name])
-            if not numbers:
-                raise InputError(f"{redact(folder)}: neither a version nor a folder of versions.")
-            destination = open_destination(parent or "/")
-        wrong = {number: verify_version(destination, number) for number in numbers}
+    wrong = manual_push.verify(folder)
     if as_json:
         rows = [{"version": number, "intact": not problems, "problems": problems} for number, problems in wrong.items()]
         click.echo(json.dumps(rows, indent=1))
@@ -219,29 +194,3 @@ def _row(state: "VersionState") -> tuple[str, ...]:
         files,
         "served" if state.is_served else "",
     )
-
-
-@contextlib.contextmanager
-def _os_errors_reported(push_dir: str, what: str = "nothing was changed") -> Iterator[None]:
-    """Convert an OSError, such as a full disk or an unreachable storage, to an InputError."""
-    try:
-        yield
-    except OSError as error:
-        reason = redact(error.strerror or str(error))
-        raise InputError(f"{redact(push_dir)}: {what} ({reason}); fix this and try again.") from None
-
-
-def _address(text: str) -> str:
-    """Check that the text is not empty, which would be the current folder, and that its scheme is supported."""
-    if not text:
-        raise InputError("DIR: got an empty text, allowed: a folder or its address.")
-    if "://" in text and not is_remote(text):
-        raise InputError(f"{redact(text)}: allowed: a folder, or an address of {', '.join(REMOTE_SCHEMES)}.")
-    return text
-
-
-def _existing(text: str) -> str:
-    """Check that the folder exists, or that its address is supported."""
-    if "://" not in _address(text) and not Path(text).is_dir():
-        raise InputError(f"{redact(text)}: no such folder.")
-    return text

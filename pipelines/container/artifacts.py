@@ -25,7 +25,7 @@ from tfx.utils import import_utils, name_utils
 
 from detloom.components import artifact_types
 from detloom.components.properties import NOTHING_FOUND
-from detloom.pipelines.container.storage import Addresses, make_parent
+from detloom.pipelines.container.task_storage import Addresses, make_parent
 from detloom.schemas.errors import InputError
 
 # Empty: see above. The other value is the KFP SDK's local runner's for all types except its own (kfp 2.17.0,

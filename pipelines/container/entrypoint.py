@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from detloom.components.beam_job import explain_job_failure
 from detloom.components.fingerprints import CODE_FLAG, check_code
-from detloom.pipelines.container.storage import Storage
+from detloom.pipelines.container.task_storage import TaskStorage
 from detloom.pipelines.container.time_limit import run_limited
 from detloom.pipelines.dag.packed_settings import INPUT_TYPES_FLAG, unpack_task
 from detloom.schemas.errors import InputError
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _FAILED = 1
 
 
-def main(arguments: Sequence[str], run_task: "Callable[[Task, Storage], None] | None" = None) -> int:
+def main(arguments: Sequence[str], run_task: "Callable[[Task, TaskStorage], None] | None" = None) -> int:
     """Run a task and return the exit code.
 
     Args:
@@ -60,12 +60,12 @@ def parse_flags(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]
 
 
 def _run(
-    flags: argparse.Namespace, beam_args: Sequence[str], run_task: "Callable[[Task, Storage], None] | None"
+    flags: argparse.Namespace, beam_args: Sequence[str], run_task: "Callable[[Task, TaskStorage], None] | None"
 ) -> int:
     from detloom.pipelines.container.run_node import Task, log_task, run_node
 
     log_task()
-    storage = Storage.of_container(os.environ, beam_args)
+    storage = TaskStorage.of_container(os.environ, beam_args)
     try:
         invocation, inputs_spec = flags.json_serialized_invocation_args, flags.json_serialized_inputs_spec_args
         if inputs_spec is None:

@@ -24,7 +24,7 @@ from detloom.components.example_gen.component import EXAMPLES_KEY
 from detloom.components.example_gen.driver import DATA_FOLDERS_KEY, Driver
 from detloom.pipelines.container.artifacts import finish_output, read_output, write_output
 from detloom.pipelines.container.run_node import Task, log_start, node_name, parse_task, to_local_paths
-from detloom.pipelines.container.storage import Storage
+from detloom.pipelines.container.task_storage import TaskStorage
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.data import EMBEDDED_DIGITS
 
@@ -38,7 +38,7 @@ _RESULT_KEYS = (
 )
 
 
-def run_driver_task(task: Task, storage: Storage) -> None:
+def run_driver_task(task: Task, storage: TaskStorage) -> None:
     """Write the driver's result to the output file."""
     executor_input, inputs_spec = parse_task(task)
     log_start(task, f"driver of {node_name(executor_input, task)}")
@@ -51,7 +51,7 @@ def run_driver_task(task: Task, storage: Storage) -> None:
 
 
 @contextlib.contextmanager
-def with_driver(executor_input: Any, inputs_spec: Any, storage: Storage) -> Iterator[None]:
+def with_driver(executor_input: Any, inputs_spec: Any, storage: TaskStorage) -> Iterator[None]:
     """Apply the driver's result, earlier or new, and keep the data available for the executor; a `Preparation`."""
     with local_data(executor_input.inputs, storage):
         result = read_earlier_result(executor_input) or run_driver(executor_input, inputs_spec)
@@ -60,7 +60,7 @@ def with_driver(executor_input: Any, inputs_spec: Any, storage: Storage) -> Iter
 
 
 @contextlib.contextmanager
-def local_data(inputs: Any, storage: Storage) -> Iterator[None]:
+def local_data(inputs: Any, storage: TaskStorage) -> Iterator[None]:
     """Replace the data's address by a local folder in the parameters of `ExecutorInput.Inputs`.
 
     Demo data is generated, and removed at the end.

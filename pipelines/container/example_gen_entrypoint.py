@@ -8,13 +8,13 @@ import sys
 from typing import TYPE_CHECKING
 
 from detloom.pipelines.container.entrypoint import main
-from detloom.pipelines.container.storage import Storage
+from detloom.pipelines.container.task_storage import TaskStorage
 
 if TYPE_CHECKING:
     from detloom.pipelines.container.run_node import Task
 
 
-def run_example_gen(task: "Task", storage: Storage) -> None:
+def run_example_gen(task: "Task", storage: TaskStorage) -> None:
     """Run the driver and the executor, or the driver alone."""
     from detloom.pipelines.container.example_gen_driver import run_driver_task, with_driver
     from detloom.pipelines.container.run_node import run_node

@@ -31,7 +31,7 @@ from detloom.pipelines.container.artifacts import (
     register_titles,
     title_of,
 )
-from detloom.pipelines.container.storage import SCHEME, Addresses, Storage, file_of, make_parent
+from detloom.pipelines.container.task_storage import SCHEME, Addresses, TaskStorage, file_of, make_parent
 
 if TYPE_CHECKING:
     from detloom.schemas.run_file.run_file import Place
@@ -61,10 +61,10 @@ class Task:
 
 
 # Changes the task's ExecutorInput before the executor runs, and undoes what it did for the executor afterwards.
-Preparation = Callable[[Any, Any, Storage], AbstractContextManager[None]]
+Preparation = Callable[[Any, Any, TaskStorage], AbstractContextManager[None]]
 
 
-def run_node(task: Task, storage: Storage, prepare: Preparation = lambda *_: nullcontext()) -> None:
+def run_node(task: Task, storage: TaskStorage, prepare: Preparation = lambda *_: nullcontext()) -> None:
     """Run a node's executor.
 
     Args:
@@ -129,7 +129,7 @@ def parse_task(task: Task) -> tuple[Any, Any]:
     return executor_input, inputs_spec
 
 
-def to_local_paths(executor_input: Any, storage: Storage) -> Addresses:
+def to_local_paths(executor_input: Any, storage: TaskStorage) -> Addresses:
     """Replace the addresses of artifacts and of the output file by local paths; return the addresses."""
     addresses = Addresses()
     for side in (executor_input.inputs, executor_input.outputs):

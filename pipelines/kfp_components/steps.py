@@ -274,8 +274,8 @@ def push(
     """
     from detloom.components.evaluator.blessing import BlessingDecision
     from detloom.components.evaluator.report.output_files import DECISION_FILE, METRICS_FILE
-    from detloom.components.pusher.atomic_push import RolledBackError, push_model
     from detloom.components.pusher.manifest import Origin
+    from detloom.components.pusher.push import RolledBackError, push_model
     from detloom.pipelines.local.console import show_log
     from detloom.schemas.reading.text_file import read_text_file
     from detloom.trainer_module.export.predict import find_saved_model

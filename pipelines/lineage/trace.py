@@ -6,8 +6,8 @@ from ml_metadata import errors
 from ml_metadata.proto import metadata_store_pb2 as pb
 
 from detloom.components.properties import PUSHED_VERSION_PROPERTY
-from detloom.components.pusher.atomic_push import list_versions, read_records
 from detloom.components.pusher.manifest import RECORD_FILE
+from detloom.components.pusher.push import list_versions, read_records
 from detloom.pipelines.lineage import graph_nodes
 from detloom.pipelines.lineage.artifact_files import DATASET_REPORT_TYPE
 from detloom.pipelines.lineage.find_version import VersionSource

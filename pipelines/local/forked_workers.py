@@ -36,7 +36,14 @@ _CLIENT = (
     "s.sendall(json.dumps({k: os.environ[k] for k in sys.argv[2:] if k in os.environ}).encode()); "
     f"s.shutdown(socket.SHUT_WR); sys.exit(s.recv(9) != {_DONE!r})"
 )
-_GRPC_THREADS = ("grpc_", "event_engine", "default-executo", "resolver-execut")
+# of gRPC, and of the client of buckets
+_THREADS = (
+    "grpc_",
+    "event_engine",
+    "default-executo",
+    "resolver-execut",
+    "tokio-rt-worker",
+)
 _REAP_SECONDS = 1.0  # between two looks for workers that have ended
 _STOP_SECONDS = 5.0  # to wait for the last worker at the end of the main process
 _TASKS = Path("/proc/self/task")
@@ -91,11 +98,14 @@ def _stop_server(server: int, lifeline: int) -> None:
 
 
 def _can_fork() -> bool:
-    """Return whether this process has no threads of gRPC, and no other Python threads, whose locks would stay held."""
+    """Return whether this process has no threads of gRPC or a bucket's client, and no other Python threads.
+
+    Their locks would stay held in the forked process.
+    """
     if not _TASKS.is_dir() or threading.active_count() > 1:
         return False
     names = [(task / "comm").read_text() for task in _TASKS.iterdir()]
-    return not any(name.startswith(_GRPC_THREADS) for name in names)
+    return not any(name.startswith(_THREADS) for name in names)
 
 
 def _serve(listener: socket.socket, lifeline: int, folder: str) -> None:

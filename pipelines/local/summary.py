@@ -19,8 +19,8 @@ from detloom.components.properties import (
     PUSHED_VERSION_PROPERTY,
     REASON_PROPERTY,
 )
-from detloom.components.pusher.atomic_push import list_versions
 from detloom.components.pusher.endpoint import is_endpoint
+from detloom.components.pusher.push import list_versions
 from detloom.components.storage.storage import is_address, open_storage
 from detloom.pipelines.lineage.metadata_file import METADATA_FILE
 from detloom.pipelines.local.console import format_next, format_table

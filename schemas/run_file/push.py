@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from detloom.schemas.errors import check, check_fields, check_not_empty
 
 ENDPOINT_SCHEME = "vertex://"
-REMOTE_SCHEMES = ("gs://", "s3://", "hdfs://")  # schemes of TFX's file system layer
+REMOTE_SCHEMES = ("gs://", "s3://", "az://", "hdfs://")
 LOCK_SECONDS, LOAD_SECONDS = 1800.0, 600.0
 _MIN_KEPT = 2  # the served version and the previous one
 _PROJECT = re.compile(r"[a-z][a-z0-9-]{4,28}[a-z0-9]")
@@ -93,5 +93,5 @@ class Push:
 
 
 def is_remote(address: str) -> bool:
-    """Return True for an address that TFX's file system layer can write, with a path after the scheme."""
+    """Return True for an address to which models can be pushed, with a path after the scheme."""
     return any(address.startswith(scheme) and len(address) > len(scheme) for scheme in REMOTE_SCHEMES)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bucket_server import Bucket, BucketServer
 from conformance_driver.execute import run_job
 from conformance_driver.job import Backend, Job, read_job
 from conformance_driver.object_store import Disk
@@ -22,11 +23,9 @@ from conformance_driver.results import RunResult
 from conformance_driver.retries import RECOMMENDED_DEFAULTS
 from conformance_driver.run import Machine
 from conformance_driver.runner import SubprocessRunner
-from google_storage_server import GoogleStorageServer
-from object_server import Bucket
 
 import detloom
-from detloom.components.pusher.atomic_push import list_versions, roll_back
+from detloom.components.pusher.push import list_versions, roll_back
 from detloom.components.pusher.versions import open_destination, read_version_manifest, verify_version
 
 ROOT = "minio://mlpipeline/v2/artifacts"
@@ -169,7 +168,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Backend, "
     }  # before any thread starts: TFX's compiler has global state
     with contextlib.ExitStack() as stack:
         hooks = {backend: stack.enter_context(webhook()) for backend in PLACES}
-        server = GoogleStorageServer()
+        server = BucketServer(is_google=True)
         stack.enter_context(server.running())
         environment = stack.enter_context(pytest.MonkeyPatch.context())
         environment.setenv("STORAGE_EMULATOR_HOST", server.url)  # read in this process and in the containers

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from detloom.components.pusher.atomic_push import list_versions, push_model, read_records, roll_back
+from detloom.components.pusher.push import list_versions, push_model, read_records, roll_back
 from detloom.components.pusher.versions import open_destination, verify_version
 from detloom.components.storage.storage import open_storage
 from detloom.pipelines.samples.demo_data import write_embedded_digits
@@ -150,7 +150,7 @@ def test_models_are_pushed_verified_and_rolled_back(scheme, pushed, buckets):
     third = list_versions(target)[-1]
     assert [record["version"] for record in read_records(target)] == [first, second, third]
     assert roll_back(target, reason="not worse", to=second).is_new
-    assert open_storage(target).list_names(with_hidden=True)[:1] == [str(first)]  # neither lock nor leftovers
+    assert open_storage(target).list_names(with_hidden=True)[:2] == [".push.lock", str(first)]  # no leftovers
 
 
 def test_other_commands_refuse_s3_by_name(buckets):

@@ -5,7 +5,7 @@ from functools import partial
 
 import apache_beam as beam
 import pytest
-from object_server import ApiError
+from bucket_server import ApiError
 from PIL import Image
 
 from detloom.components.example_gen import sort_entries
@@ -24,13 +24,13 @@ def scheme(request):
 
 
 @pytest.fixture
-def bucket(scheme, request):
-    return request.getfixturevalue("s3_bucket" if scheme == "s3" else "google_bucket")
+def bucket(scheme, make_bucket):
+    return make_bucket(scheme)
 
 
 def downloads_from(bucket):
     """Return the requests for contents of objects."""
-    return [each for each in bucket.requests if "alt=media" in each or each.startswith("GET /bucket/data/")]
+    return [request for request in bucket.requests if request.startswith("GET /bucket/data/")]
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def upload(bucket, scheme):
     def call(folder):
         for path in sorted(folder.rglob("*")):
             if path.is_file():
-                bucket.put(f"data/{path.relative_to(folder).as_posix()}", path.read_bytes(), {})
+                bucket.put(f"data/{path.relative_to(folder).as_posix()}", path.read_bytes())
         bucket.requests.clear()
         return f"{scheme}://bucket/data"
 
@@ -133,6 +133,7 @@ def test_a_large_folder_is_listed_page_by_page_and_sorted_on_disk(upload, bucket
         (tmp_path / "data" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "data" / name).write_bytes(name.encode())
     address, bucket.page_size = upload(tmp_path / "data"), 4
+    monkeypatch.setattr("detloom.components.storage.bucket.NAMES_PER_PAGE", 4)
     next(open_storage(address).iter_entries())
     assert len(bucket.requests) == 1
     monkeypatch.setattr(sort_entries, "_MAX_IN_MEMORY", 5)

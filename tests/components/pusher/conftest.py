@@ -54,7 +54,7 @@ class Stopped(BaseException):
 
 
 class Objects(filesystem.Filesystem):
-    """An object store at objects://bucket/name: an object becomes visible when it is closed; no folders, no rename.
+    """An object store at objects://bucket/name: an object becomes visible when it is closed; no folders.
 
     Attributes:
         root: the folder that contains the objects.
@@ -99,6 +99,12 @@ class Objects(filesystem.Filesystem):
         return Upload()
 
     @classmethod
+    def copy(cls, src: str, dst: str, overwrite: bool = False) -> None:
+        target = cls._at(dst, "copy")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(_existing(cls.root / src.removeprefix("objects://")), target)
+
+    @classmethod
     def exists(cls, path: str) -> bool:
         return cls._at(path, "exists").exists()
 
@@ -132,7 +138,10 @@ class Objects(filesystem.Filesystem):
 
     @classmethod
     def rename(cls, src: str, dst: str, overwrite: bool = False) -> None:
-        raise NotImplementedError("objects cannot be renamed")
+        assert overwrite
+        source, target = _existing(cls._at(src, "rename")), cls.root / dst.removeprefix("objects://")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        source.replace(target)
 
     @classmethod
     def rmtree(cls, path: str) -> None:

@@ -14,8 +14,8 @@ import signal
 import sys
 from pathlib import Path
 
-from detloom.components.pusher.atomic_push import list_versions, push_model, read_records, roll_back
 from detloom.components.pusher.manifest import MANIFEST_FILE, build_manifest, parse_manifest
+from detloom.components.pusher.push import list_versions, push_model, read_records, roll_back
 from detloom.schemas.errors import InputError
 
 _WATCHED = ("open", "os.", "shutil.", "fcntl.", "pathlib.")

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from detloom.components.pusher import atomic_push
+from detloom.components.pusher import push as pusher_push
 
 pytestmark = pytest.mark.slow  # some hundred killed processes
 
-ROOT = Path(atomic_push.__file__).parents[2]
+ROOT = Path(pusher_push.__file__).parents[2]
 
 
 def stop_at_every_step(model, other_model, work_dir, mode, action):

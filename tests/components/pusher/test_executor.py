@@ -10,10 +10,9 @@ from tfx.types.standard_artifacts import Model, ModelBlessing, PushedModel
 from tfx.utils import json_utils, proto_utils
 
 from detloom.components.artifact_types import ModelCard
-from detloom.components.pusher import executor as executor_module
-from detloom.components.pusher.atomic_push import list_versions, push_model, roll_back
-from detloom.components.pusher.component import DetectionPusher
-from detloom.components.pusher.executor import Executor
+from detloom.components.pusher import component as executor_module
+from detloom.components.pusher.component import DetectionPusher, Executor
+from detloom.components.pusher.push import list_versions, push_model, roll_back
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.typed_dict import to_canonical_json
 from detloom.schemas.run_file.push import Push
@@ -158,7 +157,7 @@ def test_executor_works_as_custom_executor_of_tfx_pusher():
         push_destination=make_destination(Path("/serving")),
         custom_executor_spec=ExecutorClassSpec(Executor),
     )
-    assert pusher.executor_spec.class_path == "detloom.components.pusher.executor.Executor"
+    assert pusher.executor_spec.class_path == "detloom.components.pusher.component.Executor"
 
 
 def test_component_is_tfx_pusher_with_one_more_input():
@@ -176,7 +175,7 @@ def test_component_is_tfx_pusher_with_one_more_input():
     assert pusher.exec_properties["push_destination"] == proto_utils.proto_to_json(destination)
     config = json_utils.loads(pusher.exec_properties["custom_config"])
     assert (config["run"], json.loads(config["push"])["keep_versions"]) == ("a", 2)
-    assert pusher.executor_spec.class_path == "detloom.components.pusher.executor.Executor"
+    assert pusher.executor_spec.class_path == "detloom.components.pusher.component.Executor"
     alone = DetectionPusher(Channel(type=Model), push_destination=destination)
     assert set(alone.inputs) == {"model"}
 

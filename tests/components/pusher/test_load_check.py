@@ -4,8 +4,8 @@ import pytest
 import tensorflow as tf
 
 from detloom.components.pusher import load_check
+from detloom.components.pusher.answer_one_image import find_fault
 from detloom.components.pusher.load_check import check_serves
-from detloom.components.pusher.one_request import find_fault
 from detloom.schemas.errors import InputError
 
 NAMES = {"serving_encoded": "image_bytes", "serving_default": "input_tensor"}

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from detloom.components.pusher.atomic_push import list_versions, push_model, read_records, roll_back
 from detloom.components.pusher.manifest import build_manifest
+from detloom.components.pusher.push import list_versions, push_model, read_records, roll_back
 from detloom.components.pusher.versions import open_destination, verify_version
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.files.folder_lock import hold_folder_lock

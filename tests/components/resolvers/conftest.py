@@ -23,7 +23,7 @@ def make_model(tmp_path: Path) -> Callable[[str], Path]:
 @pytest.fixture
 def push(make_model, tmp_path: Path) -> Callable[..., Path]:
     """Push a model with a name as a version; return its SavedModel folder."""
-    from detloom.components.pusher.atomic_push import push_model
+    from detloom.components.pusher.push import push_model
 
     def push_named(name: str, version: int) -> Path:
         folder = tmp_path / "models" / name / "Format-Serving"

@@ -2,9 +2,9 @@ import shutil
 
 import pytest
 
-from detloom.components.pusher.atomic_push import roll_back
 from detloom.components.pusher.endpoint import label_model
 from detloom.components.pusher.manifest import build_manifest
+from detloom.components.pusher.push import roll_back
 from detloom.components.resolvers import copy_version
 from detloom.components.resolvers.copy_version import copy_production_model
 from detloom.schemas.errors import InputError

@@ -15,8 +15,8 @@ from tfx.types import Channel
 from tfx.types.standard_artifacts import Examples, Model, ModelBlessing
 
 from detloom.components.artifact_types import DatasetReport
-from detloom.components.pusher.atomic_push import push_model, roll_back
 from detloom.components.pusher.manifest import Origin
+from detloom.components.pusher.push import push_model, roll_back
 from detloom.components.resolvers.strategies import (
     PREVIOUS_REPORT_NODE,
     PreviousReportStrategy,

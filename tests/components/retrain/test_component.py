@@ -10,9 +10,9 @@ from tfx.types import Channel, standard_artifacts
 
 from detloom.components.artifact_types import DatasetReport, RetrainDecision, TrainingRecord
 from detloom.components.properties import arguments_of
-from detloom.components.pusher.atomic_push import push_model, roll_back
 from detloom.components.pusher.endpoint import label_model
 from detloom.components.pusher.manifest import build_manifest
+from detloom.components.pusher.push import push_model, roll_back
 from detloom.components.retrain import component, training_record
 from detloom.components.retrain.component import DecisionExecutor, RecordExecutor, RetrainParams
 from detloom.components.retrain.training_record import read_last_record

@@ -1,7 +1,5 @@
 """Reading many files of a bucket takes few requests, and gives what single requests give."""
 
-import os
-import pkgutil
 import random
 
 import pytest
@@ -17,8 +15,8 @@ def root(request):
 
 
 @pytest.fixture
-def bucket(root, request):
-    return request.getfixturevalue("s3_bucket" if root.startswith("s3") else "google_bucket")
+def bucket(root, make_bucket):
+    return make_bucket(root[:2])
 
 
 @pytest.fixture
@@ -27,7 +25,7 @@ def fill(bucket):
 
     def call(contents):
         for name, content in contents.items():
-            bucket.put(name, content, {})
+            bucket.put(name, content)
         bucket.requests.clear()
 
     return call
@@ -45,7 +43,7 @@ def shown(entry):
 def test_files_and_folders_are_found_as_by_single_requests(fill, bucket, root):
     bucket.page_size = 3
     names = ["a.jpg", "a!", "a/b.jpg", "a/c/d.jpg", "b/", "b/x", "ä.jpg", "z"]
-    fill({f"data/{name}": b"1" * number for number, name in enumerate(names)})
+    fill({f"data/{name}": b"" if name == "b/" else b"1" * number for number, name in enumerate(names)})
     single = open_storage(root)
     paths = ["a", "a.jpg", "a!", "a/b.jpg", "a/c", "a/c/d.jpg", "b", "b/x", "ä.jpg", "z", "0", "aa", "a/0", "c/d", "~"]
     for seed in range(5):
@@ -90,26 +88,6 @@ def test_a_whole_file_takes_two_requests(fill, bucket, root):
         storage.read_json("c.json")
 
 
-def test_a_process_has_one_client_for_each_server(fill, root, monkeypatch):
-    fill({"data/a": b"1"})
-    clients = []
-    for constructor in ("google.cloud.storage.Client.__init__", "boto3.session.Session.client"):
-        module, _, name = constructor.rpartition(".")
-        made = getattr(pkgutil.resolve_name(module), name)
-        monkeypatch.setattr(constructor, lambda *args, made=made, **kw: clients.append(made) or made(*args, **kw))
-    for number in range(3):
-        assert open_storage(f"{root}/{number}".removesuffix("/0")).read("a") == (None if number else b"1")
-    num_clients = len(clients)  # 0 if another test made it
-    settings = "AWS_TEST" if root.startswith("s3") else "GOOGLE_TEST"
-    for change in (lambda: monkeypatch.setenv(settings, "1"), lambda: monkeypatch.setattr(os, "getpid", lambda: -1)):
-        change()  # the second is a fork
-        clients.clear()
-        for _ in range(2):
-            assert open_storage(root).read("a") == b"1"
-        assert len(clients) == 1
-    assert num_clients <= 1
-
-
 def test_a_response_that_ends_early_is_noticed(fill, bucket, root):
     fill({"data/a": b"12345"})
     bucket.faults[1] = "cut"
@@ -130,20 +108,16 @@ def test_expected_files_are_read_ahead_in_any_case(fill, bucket, reader):
     assert reader.read("1", 20) == b"\1"
 
 
-@pytest.mark.parametrize("knows_sizes", [True, False])
-def test_few_large_files_are_read_ahead(knows_sizes, fill, bucket, reader, monkeypatch):
+def test_few_large_files_are_read_ahead(fill, bucket, reader, monkeypatch):
     monkeypatch.setattr(bucket_reader, "_MAX_BYTES_AHEAD", 250)
     fill({f"data/{number}": bytes(100) for number in range(10, 30)} | {"data/30": bytes(1000), "data/31": b"1"})
-    if knows_sizes:
-        assert reader.status("10").size == 100
-    else:
-        reader._last_bytes = 100
+    reader._last_bytes = 100
     names = [str(number) for number in range(10, 32)]
     reader.expect(names, 2000)
     for number, name in enumerate(names):
         assert len(reader._ahead) in ({3} if number < 19 else {1, 2, 3})
         assert reader.read(name, 2000)
-    assert len(bucket.requests) == 22 + knows_sizes
+    assert len(bucket.requests) == 22
 
 
 def test_the_error_of_a_file_is_raised_when_it_is_read(fill, bucket, reader, root):

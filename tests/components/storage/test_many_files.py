@@ -3,7 +3,7 @@ import threading
 import pytest
 
 from detloom.components.storage import many_files
-from detloom.components.storage.many_files import delete_files, map_files, read_lines_of_files
+from detloom.components.storage.many_files import map_files, read_lines_of_files
 from detloom.components.storage.storage import open_storage
 
 
@@ -45,10 +45,3 @@ def test_lines_of_small_and_large_files_are_read_in_the_order_of_the_names(stora
     storage.write("lines/40", b"")
     assert list(read_lines_of_files(storage, "lines")) == found
     assert list(read_lines_of_files(storage, "nothing")) == []
-
-
-def test_a_folder_is_deleted_with_its_content(storage):
-    for name in ("a", "b/one", "b/.hidden", "b/deep/two"):
-        storage.write(name, b"1")
-    delete_files(storage)
-    assert storage.list_names(with_hidden=True) == []

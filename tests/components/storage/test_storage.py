@@ -5,22 +5,23 @@ import stat
 
 import pytest
 
-from detloom.components.storage.google_storage import GoogleStorage
-from detloom.components.storage.s3_storage import S3Storage
-from detloom.components.storage.storage import AddressStorage, LocalStorage, open_storage, read_regular_file
+from detloom.components.storage.address_storage import AddressStorage
+from detloom.components.storage.bucket import BucketStorage
+from detloom.components.storage.storage import LocalStorage, open_storage, read_regular_file
 
 
-@pytest.fixture(params=["local", "address", "google", "s3"])
+@pytest.fixture(params=["local", "address", "gs", "s3"])
 def storage(request, tmp_path):
-    if request.param in ("google", "s3"):
-        request.getfixturevalue(f"{request.param}_bucket")
-        return open_storage("gs://bucket/data" if request.param == "google" else "s3://bucket/data/")
+    if request.param in ("gs", "s3"):
+        request.getfixturevalue("make_bucket")(request.param)
+        return open_storage("gs://bucket/data" if request.param == "gs" else "s3://bucket/data/")
     # ram:// is TensorFlow's in-memory file system; TFX's layer passes addresses that it does not know to TensorFlow.
     return open_storage(tmp_path / "data" if request.param == "local" else f"ram://storage/{tmp_path.name}")
 
 
 def test_an_address_chooses_the_storage():
-    kinds = {"gs://b/a": GoogleStorage, "s3://b/a": S3Storage, "hdfs://h/a": AddressStorage, "a": LocalStorage}
+    kinds = dict.fromkeys(("gs://b/a", "s3://b/a", "az://b/a"), BucketStorage)
+    kinds |= {"hdfs://h/a": AddressStorage, "a": LocalStorage}
     assert {root: type(open_storage(root)) for root in kinds} == kinds
 
 
@@ -109,6 +110,13 @@ def test_files_are_renamed_and_deleted(storage):
     storage.delete_tree("a")
     storage.delete_tree("nowhere")
     assert storage.list_names() == []
+
+
+def test_a_folder_is_deleted_with_its_content(storage):
+    for name in ("a", "b/one", "b/.hidden", "b/deep/two"):
+        storage.write(name, b"1")
+    storage.delete_tree()
+    assert storage.list_names(with_hidden=True) == []
 
 
 def test_the_last_of_several_files_exists_only_if_all_do(storage, monkeypatch):

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from conformance_driver.object_store import FOLDERS
 
-STORAGE_ROOT = "DETLOOM_STORAGE_ROOT"  # read by detloom.pipelines.container.storage
+STORAGE_ROOT = "DETLOOM_STORAGE_ROOT"  # read by detloom.pipelines.container.task_storage
 POD_NAME = "HOSTNAME"  # set in every container
 TIMED_OUT = 124
 

@@ -14,7 +14,7 @@ def upload(google_bucket):
     def call(folder, name):
         for path in folder.rglob("*"):
             if path.is_file():
-                google_bucket.put(f"{name}/{path.relative_to(folder).as_posix()}", path.read_bytes(), {})
+                google_bucket.put(f"{name}/{path.relative_to(folder).as_posix()}", path.read_bytes())
         return f"gs://bucket/{name}"
 
     return call
@@ -36,7 +36,7 @@ def test_a_report_that_cannot_be_uploaded_is_an_error_and_the_next_one_is_comple
     options = ("--output", "gs://bucket/report", "--config", tmp_path / "run.yaml", "--train-split", "a")
     words = ("validate", upload(crowded, "examples"), *options)
     detloom_command(*words)
-    number = next(place for place, each in enumerate(google_bucket.requests, 1) if each.startswith("POST"))
+    number = next(place for place, each in enumerate(google_bucket.requests, 1) if each.startswith("PUT"))
     before = google_bucket.contents()
     google_bucket.requests.clear()
     google_bucket.faults = {number: "refused"}

@@ -3,10 +3,10 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from detloom.components.pusher import atomic_push
-from detloom.components.pusher.atomic_push import list_versions, push_model, read_records
-from detloom.components.pusher.folder import Folder
+from detloom.components.pusher import push as pusher_push
 from detloom.components.pusher.manifest import MANIFEST_FILE, Origin
+from detloom.components.pusher.push import list_versions, push_model, read_records
+from detloom.components.pusher.push_to_folder import PushFolder
 from detloom.pipelines.cli import cli
 from detloom.schemas.errors import InputError
 
@@ -14,7 +14,7 @@ from detloom.schemas.errors import InputError
 @pytest.fixture(autouse=True)
 def skip_load_check(monkeypatch):
     """Accept every copy, because these models have no graph."""
-    for function in (atomic_push.push_model, atomic_push.roll_back):
+    for function in (pusher_push.push_model, pusher_push.roll_back):
         monkeypatch.setitem(function.__kwdefaults__, "check", lambda folder: None)
 
 
@@ -135,7 +135,9 @@ def test_an_empty_text_is_no_folder(command, serving, monkeypatch):
 
 
 def test_versions_of_a_missing_folder_in_a_bucket_are_an_error(tmp_path, monkeypatch):
-    monkeypatch.setattr("detloom.components.pusher.versions.open_destination", lambda _: Folder(tmp_path / "none"))
+    monkeypatch.setattr(
+        "detloom.components.pusher.manual_push.open_destination", lambda _: PushFolder(tmp_path / "none")
+    )
     assert "gs://bucket/none: " in str(detloom("versions", "gs://bucket/none").exception)
 
 
@@ -180,7 +182,7 @@ def test_full_disk_is_reported_and_nothing_changes(serving, tmp_path, monkeypatc
     def refuse(source, target):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("detloom.components.pusher.folder.shutil.copyfile", refuse)
+    monkeypatch.setattr("detloom.components.pusher.push_to_folder.shutil.copyfile", refuse)
     result = detloom("push", make_model(tmp_path / "third", b"3"), "--to", serving, "--reason", "x")
     assert "(No space left on device)" in str(result.exception)
     assert list_versions(serving) == [100, 200]
@@ -191,7 +193,7 @@ def test_storage_error_is_reported_with_the_folder(command, serving, monkeypatch
     def fail(self):
         raise OSError(5, "the storage is not available")
 
-    monkeypatch.setattr("detloom.components.pusher.folder.Folder.names", fail)
+    monkeypatch.setattr("detloom.components.pusher.push_to_folder.PushFolder.names", fail)
     result = detloom(command, serving)
     assert isinstance(result.exception, InputError)
     assert str(result.exception).startswith(f"{serving}: ")

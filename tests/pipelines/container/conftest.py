@@ -14,7 +14,7 @@ from tfx.dsl.io import filesystem_registry
 from tfx.dsl.io.plugins.tensorflow_gfile import TensorflowFilesystem
 
 import detloom.schemas.contracts
-from detloom.pipelines.container.storage import Storage
+from detloom.pipelines.container.task_storage import TaskStorage
 
 _ADDRESSES = {"kubeflow": "minio://mlpipeline/v2/demo", "vertex": "gs://bucket/root/123/demo-20260101"}
 _KINDS = {str: "STRING", int: "NUMBER_INTEGER", float: "NUMBER_DOUBLE"}
@@ -25,11 +25,11 @@ _SCHEMA_FILE = next(
 
 @dataclass(frozen=True)
 class Backend:
-    """A task of one backend; `Storage.root` replaces the root of the container's file system."""
+    """A task of one backend; `TaskStorage.root` replaces the root of the container's file system."""
 
     place: str
     node: str
-    storage: Storage
+    storage: TaskStorage
 
     @property
     def address(self) -> str:
@@ -107,12 +107,12 @@ def place(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def backend(place: str, tmp_path: Path) -> Backend:
-    return Backend(place, "SomeNode", Storage(str(tmp_path / "stores")))
+    return Backend(place, "SomeNode", TaskStorage(str(tmp_path / "stores")))
 
 
 @pytest.fixture
 def kubeflow(tmp_path: Path) -> Backend:
-    return Backend("kubeflow", "SomeNode", Storage(str(tmp_path / "stores")))
+    return Backend("kubeflow", "SomeNode", TaskStorage(str(tmp_path / "stores")))
 
 
 class CloudStorage(TensorflowFilesystem):

@@ -15,7 +15,7 @@ from detloom.pipelines.container.artifacts import (
     register_titles,
     title_of,
 )
-from detloom.pipelines.container.storage import Addresses
+from detloom.pipelines.container.task_storage import Addresses
 from detloom.schemas.errors import InputError
 
 

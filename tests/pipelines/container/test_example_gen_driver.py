@@ -12,7 +12,7 @@ from detloom.pipelines.container import run_node as node
 from detloom.pipelines.container.example_gen_driver import local_data
 from detloom.pipelines.container.example_gen_entrypoint import run_example_gen
 from detloom.pipelines.container.run_node import Task
-from detloom.pipelines.container.storage import Storage
+from detloom.pipelines.container.task_storage import TaskStorage
 from detloom.pipelines.samples import demo_data
 from detloom.schemas.errors import InputError
 
@@ -161,5 +161,5 @@ def test_a_local_path_is_not_changed(tmp_path):
 
     inputs = pipeline_spec_pb2.ExecutorInput.Inputs()
     inputs.parameter_values["input_base"].string_value = str(tmp_path)
-    with local_data(inputs, Storage(os.fspath(tmp_path))):
+    with local_data(inputs, TaskStorage(os.fspath(tmp_path))):
         assert inputs.parameter_values["input_base"].string_value == str(tmp_path)

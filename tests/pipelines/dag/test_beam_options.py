@@ -3,7 +3,7 @@ import re
 import pytest
 
 from detloom.pipelines.compile.check_run import check_run
-from detloom.pipelines.container.storage import Storage
+from detloom.pipelines.container.task_storage import TaskStorage
 from detloom.pipelines.dag.beam_options import beam_args_of, check_beam_args
 from detloom.pipelines.dag.create_pipeline import create_pipeline
 from detloom.schemas.errors import InputError
@@ -53,7 +53,7 @@ def test_options_of_a_node_replace_those_of_the_run_file(run_of):
     ("args", "is_mounted"), [(DATAFLOW, False), (FLINK, False), (["--direct_num_workers=2"], True)]
 )
 def test_addresses_stay_unchanged_for_remote_workers(args, is_mounted):
-    assert Storage.of_container({}, args).is_mounted == is_mounted
+    assert TaskStorage.of_container({}, args).is_mounted == is_mounted
 
 
 @pytest.mark.parametrize(

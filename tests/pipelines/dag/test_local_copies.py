@@ -17,7 +17,7 @@ def artifact(kind, uri):
 
 
 def test_inputs_are_copied_and_outputs_uploaded(google_bucket, tmp_path):
-    google_bucket.put("root/examples/1/Split-a/x", b"record", {})
+    google_bucket.put("root/examples/1/Split-a/x", b"record")
     remote, local = artifact(Examples, "gs://bucket/root/examples/1"), artifact(Examples, str(tmp_path))
     model = artifact(Model, "gs://bucket/root/model/2")
     with local_artifacts({"examples": [remote, local]}, {"model": [model]}):

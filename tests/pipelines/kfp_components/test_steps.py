@@ -7,7 +7,7 @@ import pytest
 from kfp import dsl
 
 from detloom.components.evaluator.blessing import BlessingDecision
-from detloom.components.pusher.atomic_push import PushResult, RolledBackError
+from detloom.components.pusher.push import PushResult, RolledBackError
 from detloom.pipelines.kfp_components import steps
 from detloom.schemas.contracts.metric_names import METRIC_NAMES
 
@@ -54,7 +54,7 @@ def push(tmp_path, monkeypatch):
                 raise error
             return PushResult(version=3, address="/serving/3", digest="", previous_version=None, is_new=True)
 
-        monkeypatch.setattr("detloom.components.pusher.atomic_push.push_model", push_model)
+        monkeypatch.setattr("detloom.components.pusher.push.push_model", push_model)
         decision = BlessingDecision(blessed=blessed, reason="AP50 0.900 is at least 0.700", gates=())
         (Path(evaluation.path) / "decision.json").write_text(json.dumps(decision.to_dict()))
         address = tmp_path / "address"

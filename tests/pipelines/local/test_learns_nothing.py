@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from detloom.components.pusher.atomic_push import list_versions
+from detloom.components.pusher.push import list_versions
 from detloom.pipelines.commands.run import run_command
 from detloom.pipelines.local.summary import read_latest_run
 from detloom.schemas.run_file.read_run_file import read_run_file

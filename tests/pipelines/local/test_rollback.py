@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from detloom.components.pusher.atomic_push import list_versions, roll_back
 from detloom.components.pusher.manifest import build_manifest
+from detloom.components.pusher.push import list_versions, roll_back
 from detloom.components.pusher.versions import open_destination, read_version_manifest
 from detloom.pipelines.local.run_local import run_locally
 from detloom.pipelines.local.summary import read_latest_run

@@ -18,8 +18,8 @@ from zoneinfo import ZoneInfo
 import pytest
 
 import detloom
-from detloom.components.pusher import executor as pusher_executor
-from detloom.components.pusher.atomic_push import list_versions
+from detloom.components.pusher import component as pusher_executor
+from detloom.components.pusher.push import list_versions
 from detloom.components.retrain import training_record
 from detloom.pipelines.local.run_local import run_locally
 from detloom.pipelines.local.summary import read_latest_run

@@ -9,7 +9,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow_serving.apis import prediction_log_pb2
 
-from detloom.components.pusher.atomic_push import push_model
+from detloom.components.pusher.push import push_model
 from detloom.schemas.contracts import detections as names
 from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, LabelMap, read_label_map, write_label_map
 from detloom.schemas.errors import InputError

@@ -26,7 +26,7 @@ FOLDERS = {"gs://": "gcs", "minio://": "minio", "s3://": "s3"}
 
 
 @dataclass(frozen=True)
-class Storage:
+class TaskStorage:
     """The object stores that a container can access.
 
     Attributes:
@@ -38,7 +38,7 @@ class Storage:
     is_mounted: bool = True
 
     @classmethod
-    def of_container(cls, environment: Mapping[str, str], beam_args: Sequence[str]) -> "Storage":
+    def of_container(cls, environment: Mapping[str, str], beam_args: Sequence[str]) -> "TaskStorage":
         """Return the storage of a node with these Beam arguments."""
         return cls(environment.get(ROOT_VARIABLE, "").rstrip("/"), not _REMOTE_RUNNERS & set(beam_args))
 

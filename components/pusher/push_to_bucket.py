@@ -1,25 +1,23 @@
-"""Versions in a storage where a folder cannot be renamed, such as gs://, s3:// or hdfs://.
+"""Versions in a storage where a folder cannot be renamed: in a bucket, or at another address such as hdfs://.
 
 A version becomes complete by one object, `saved_model.pb`, without which no server loads it: it is written after all
 other files, the manifest included, and deleted before them. A version is complete if it has both.
 
     1760000000/...              one version
     push_record.jsonl           rewritten as a whole, because objects cannot be appended to
-    .push-1760000000/...        marks a version that is being written; on gs:// and s3:// has a copy of its files
+    .push-1760000000/...        a copy of a version that is being written, and its owner
     .trash-1750000000/...       marks a version that is being deleted
-    .push.lock                  the lock, see locks.py
+    .push.lock                  the lock of a bucket, see bucket_lock.py; other storages have none
 """
 
 import contextlib
 import errno
-import shutil
 import tempfile
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from detloom.components.pusher.bucket_lock import BucketLock
 from detloom.components.pusher.destination import (
-    LOCK_NAME,
     MODEL_FILE,
     TEMPORARY_PREFIX,
     TRASH_PREFIX,
@@ -27,7 +25,6 @@ from detloom.components.pusher.destination import (
     version_numbers,
 )
 from detloom.components.pusher.load_check import LoadCheck
-from detloom.components.pusher.locks import ClaimLock, GenerationLock, LeasedLock
 from detloom.components.pusher.manifest import (
     MANIFEST_FILE,
     MAX_MANIFEST_BYTES,
@@ -36,14 +33,15 @@ from detloom.components.pusher.manifest import (
     Files,
     Manifest,
     build_manifest,
-    differences,
+    check_same,
+    copy_files,
     measure_files,
     measure_stream,
     parse_manifest,
 )
+from detloom.components.storage.bucket import BucketStorage
+from detloom.components.storage.interface import RemoteStorage
 from detloom.components.storage.local_copy import copy_folder, find_files
-from detloom.components.storage.object_storage import ObjectStorage
-from detloom.components.storage.storage import AddressStorage, Storage
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import redact
 from detloom.trainer_module.files.folder_lock import describe_self
@@ -51,20 +49,23 @@ from detloom.trainer_module.files.folder_lock import describe_self
 _OWNER_FILE = "owner.json"  # in a folder that marks a version
 
 
-class ObjectStore(ABC):
-    """A `Destination` where an object becomes visible when it is completely written."""
+class PushAddress:
+    """A `Destination` where a file becomes visible when it is completely written. Only a bucket has a lock."""
 
     requires_manifest = True
-    storage: Storage
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: RemoteStorage) -> None:
         self.storage, self.address = storage, storage.root
 
     @contextlib.contextmanager
     def lock(self, limit_seconds: float, run_id: str = "") -> Iterator[Callable[[], None]]:
+        if not isinstance(self.storage, BucketStorage):
+            yield lambda: None
+            return
         with contextlib.ExitStack() as stack:
             try:
-                check_held = stack.enter_context(self._make_lock(describe_self(run_id)).hold(limit_seconds))
+                lock = BucketLock(self.storage, describe_self(run_id))
+                check_held = stack.enter_context(lock.hold(limit_seconds))
             except OSError as error:
                 reason = error.strerror or error
                 raise InputError(f"{redact(self.address)}: models cannot be pushed here ({reason}).") from None
@@ -81,7 +82,7 @@ class ObjectStore(ABC):
 
     def measure(self, version: int) -> Files:
         names = (name for name in find_files(self.storage, str(version)) if name != MANIFEST_FILE)
-        return {name: _read_object(self.storage, f"{version}/{name}") for name in names}
+        return {name: self._measure(f"{version}/{name}") for name in names}
 
     def remove_leftovers(self) -> None:
         for name in self.names():
@@ -117,8 +118,13 @@ class ObjectStore(ABC):
             self.storage.delete_tree(hidden)
 
     def append_record(self, line: str) -> None:
-        before = self.read(RECORD_FILE, MAX_RECORD_BYTES) or b""
-        self.storage.write(RECORD_FILE, _with_line(before, line))
+        if not isinstance(self.storage, BucketStorage):
+            before = self.read(RECORD_FILE, MAX_RECORD_BYTES) or b""
+            self.storage.write(RECORD_FILE, _with_line(before, line))
+            return
+        before, generation = self.storage.read_generation(RECORD_FILE, MAX_RECORD_BYTES)
+        if self.storage.write_generation(RECORD_FILE, _with_line(before, line), generation) is None:
+            raise OSError(errno.ESTALE, "the push record was changed by another process", RECORD_FILE)
 
     def remove_version(self, version: int) -> None:
         hidden = f"{TRASH_PREFIX}{version}"
@@ -132,13 +138,25 @@ class ObjectStore(ABC):
             copy_folder(self.storage, str(version), Path(scratch), lambda name: name != MANIFEST_FILE)
             yield Path(scratch)
 
-    @abstractmethod
-    def _make_lock(self, owner: str) -> LeasedLock:
-        """Return a lock that is not yet held."""
-
-    @abstractmethod
     def _publish(self, version: int, folder: Path, files: Files, check_held: Callable[[], None]) -> None:
-        """Upload these files of a local folder, verify what was stored, and publish it."""
+        """Upload the files of a local folder under a hidden name, verify what was stored, and copy it to the version.
+
+        The copies have no source if the next owner of the lock has removed the hidden files.
+        """
+        hidden = f"{TEMPORARY_PREFIX}{version}"
+        for name in files:
+            check_held()
+            self.storage.upload(folder / name, f"{hidden}/{name}")
+            stored = {name: self._measure(f"{hidden}/{name}")}
+            check_same({name: files[name]}, stored, "the stored copy differs from the original", self.address)
+        for name in sorted(files, key=lambda name: name == MODEL_FILE):
+            check_held()
+            self.storage.copy(f"{hidden}/{name}", f"{version}/{name}")
+
+    def _measure(self, path: str) -> tuple[int, str]:
+        """Read a file and return its size and SHA-256."""
+        with self.storage.open(path) as file:
+            return measure_stream(file)
 
     def _mark(self, hidden: str) -> None:
         self.storage.write(f"{hidden}/{_OWNER_FILE}", describe_self().encode())
@@ -148,11 +166,6 @@ class ObjectStore(ABC):
         has_manifest = data is not None and parse_manifest(data) is not None
         return has_manifest and self.storage.exists(f"{version}/{MODEL_FILE}")
 
-    def _check_stored(self, path: str, expected: tuple[int, str]) -> None:
-        """Read a file back and compare its size and SHA-256."""
-        what = "the stored copy differs from the original"
-        _check_same({path: expected}, {path: _read_object(self.storage, path)}, what, self.address)
-
     def _remove_tree(self, version: int) -> None:
         """Remove a version: first the file without which it cannot be loaded."""
         for name in (MODEL_FILE, MANIFEST_FILE):
@@ -160,73 +173,15 @@ class ObjectStore(ABC):
         self.storage.delete_tree(str(version))
 
 
-class AddressStore(ObjectStore):
-    """A folder of versions at an address of TFX's file systems; files are uploaded to their final names."""
-
-    storage: AddressStorage
-
-    def _make_lock(self, owner: str) -> LeasedLock:
-        self.storage.make_folder(LOCK_NAME)
-        return ClaimLock(self.storage, owner)
-
-    def _publish(self, version: int, folder: Path, files: Files, check_held: Callable[[], None]) -> None:
-        for name in _model_file_last(files):
-            check_held()
-            self.storage.upload(folder / name, f"{version}/{name}")
-            self._check_stored(f"{version}/{name}", files[name])
-
-
-class Bucket(ObjectStore):
-    """A folder of versions in a bucket; files are uploaded under a hidden name, verified, and copied there."""
-
-    storage: ObjectStorage
-
-    def append_record(self, line: str) -> None:
-        before, generation = self.storage.read_generation(RECORD_FILE, MAX_RECORD_BYTES)
-        if not self.storage.write_generation(RECORD_FILE, _with_line(before, line), generation):
-            raise OSError(errno.ESTALE, "the push record was changed by another process", RECORD_FILE)
-
-    def _make_lock(self, owner: str) -> LeasedLock:
-        return GenerationLock(self.storage, owner)
-
-    def _publish(self, version: int, folder: Path, files: Files, check_held: Callable[[], None]) -> None:
-        hidden = f"{TEMPORARY_PREFIX}{version}"
-        for name in files:
-            check_held()
-            self.storage.upload(folder / name, f"{hidden}/{name}")
-            self._check_stored(f"{hidden}/{name}", files[name])
-        for name in _model_file_last(files):
-            check_held()
-            self.storage.copy(f"{hidden}/{name}", f"{version}/{name}")
-
-
 def _copy_and_check(sources: Mapping[str, Path], manifest: Manifest, folder: Path, check: LoadCheck) -> Files:
     """Copy the files, verify and load the copy, and add the manifest; return all files of the folder."""
-    for name, source in sources.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, folder / name)
-    _check_same(manifest.files, build_manifest(folder).files, "the copy differs from the original", str(folder))
+    copy_files(sources, folder)
+    check_same(manifest.files, build_manifest(folder).files, "the copy differs from the original", str(folder))
     check(folder)
-    what = "the copy was changed while it was loaded"  # a graph can write files
-    _check_same(manifest.files, build_manifest(folder).files, what, str(folder))
-    (folder / MANIFEST_FILE).parent.mkdir(exist_ok=True)
-    (folder / MANIFEST_FILE).write_text(manifest.to_text(), encoding="utf-8")
+    copied = build_manifest(folder)  # again, because a graph can write files
+    check_same(manifest.files, copied.files, "the copy was changed while it was loaded", str(folder))
+    manifest.write(folder)
     return {**manifest.files, **measure_files({MANIFEST_FILE: folder / MANIFEST_FILE}).files}
-
-
-def _read_object(storage: Storage, name: str) -> tuple[int, str]:
-    with storage.open(name) as file:
-        return measure_stream(file)
-
-
-def _model_file_last(files: Files) -> list[str]:
-    return sorted(files, key=lambda name: name == MODEL_FILE)
-
-
-def _check_same(expected: Files, found: Files, what: str, where: str) -> None:
-    wrong = differences(expected, found)
-    if wrong:
-        raise OSError(errno.EIO, f"{what}: {'; '.join(wrong[:3])}", where)
 
 
 def _with_line(record: bytes, line: str) -> bytes:

@@ -1,7 +1,6 @@
 """Versions in a local folder: written under another name and published by one rename."""
 
 import contextlib
-import errno
 import logging
 import os
 import shutil
@@ -18,12 +17,12 @@ from detloom.components.pusher.destination import (
 )
 from detloom.components.pusher.load_check import LoadCheck
 from detloom.components.pusher.manifest import (
-    MANIFEST_FILE,
     RECORD_FILE,
     Files,
     Manifest,
     build_manifest,
-    differences,
+    check_same,
+    copy_files,
 )
 from detloom.components.storage.storage import LocalStorage
 from detloom.schemas.errors import InputError
@@ -32,7 +31,7 @@ from detloom.trainer_module.files.folder_lock import describe_self, hold_folder_
 _LOGGER = logging.getLogger("detloom")
 
 
-class Folder:
+class PushFolder:
     """A `Destination` on a file system with atomic rename."""
 
     requires_manifest = False  # a folder with a number is complete, because only a rename creates it
@@ -90,19 +89,17 @@ class Folder:
         check_held()
         temporary.mkdir()  # mkdtemp's folders cannot be read by the user of the model server
         try:
-            for name, source in sources.items():
-                target = temporary / name
-                target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(source, target)
-            (temporary / MANIFEST_FILE).parent.mkdir(exist_ok=True)
-            (temporary / MANIFEST_FILE).write_text(manifest.to_text(), encoding="utf-8")
+            copy_files(sources, temporary)
+            manifest.write(temporary)
             self._open_to_readers(temporary)
             for path in (temporary, *temporary.rglob("*")):
                 self._storage.sync(path.relative_to(self.path).as_posix())
-            _check_same(manifest, temporary, "the copy differs from the original")
+            copied = build_manifest(temporary)
+            check_same(manifest.files, copied.files, "the copy differs from the original", str(temporary))
             check(temporary)
             check_held()  # first, because a new owner of the lock removes this copy, which looks like a change
-            _check_same(manifest, temporary, "the copy was changed while it was loaded")  # a graph can write files
+            copied = build_manifest(temporary)  # again, because a graph can write files
+            check_same(manifest.files, copied.files, "the copy was changed while it was loaded", str(temporary))
             check_held()
             self._storage.rename_folder(temporary.name, str(version))
         except BaseException:  # also Ctrl-C
@@ -142,12 +139,6 @@ class Folder:
             wanted = mode | allowed & (0o055 if path.is_dir() else 0o044)
             if wanted != mode:
                 path.chmod(wanted)
-
-
-def _check_same(manifest: Manifest, copy: Path, what: str) -> None:
-    wrong = differences(manifest.files, build_manifest(copy).files)
-    if wrong:
-        raise OSError(errno.EIO, f"{what}: {'; '.join(wrong[:3])}", str(copy))
 
 
 def _reason(error: OSError) -> str:

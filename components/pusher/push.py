@@ -11,7 +11,7 @@ Layout of the push folder. TensorFlow Serving and KServe ignore every name that 
     .push.lock                             locked while a push runs; the system releases it when its owner dies
 
 The manifest is inside the version, so that one rename publishes both. It contains the line of the push record as well:
-if a push could not write that line, the next push does. See `object_store.py` for storages without rename.
+if a push could not write that line, the next push does. See `push_to_bucket.py` for storages without rename.
 """
 
 import json

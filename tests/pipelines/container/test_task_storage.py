@@ -1,6 +1,6 @@
 import pytest
 
-from detloom.pipelines.container.storage import Addresses, Storage, file_of, make_parent
+from detloom.pipelines.container.task_storage import Addresses, TaskStorage, file_of, make_parent
 from detloom.schemas.errors import InputError
 
 
@@ -16,11 +16,11 @@ from detloom.schemas.errors import InputError
     ],
 )
 def test_addresses_map_to_the_mounted_folders(uri, path):
-    assert Storage().local_path(uri) == path
+    assert TaskStorage().local_path(uri) == path
 
 
 def test_the_root_of_mounts_can_be_changed():
-    storage = Storage.of_container({"DETLOOM_STORAGE_ROOT": "/scratch/"}, [])
+    storage = TaskStorage.of_container({"DETLOOM_STORAGE_ROOT": "/scratch/"}, [])
     assert storage.local_path("gs://bucket/x") == "/scratch/gcs/bucket/x"
     assert storage.local_path("/minio/mlpipeline/x") == "/scratch/minio/mlpipeline/x"
     assert storage.local_path("/tmp/x") == "/tmp/x"
@@ -28,24 +28,24 @@ def test_the_root_of_mounts_can_be_changed():
 
 @pytest.mark.parametrize("runner", ["DataflowRunner", "FlinkRunner"])
 def test_remote_workers_have_no_mounts(runner):
-    storage = Storage.of_container({}, ["--labels=a=b", f"--runner={runner}"])
+    storage = TaskStorage.of_container({}, ["--labels=a=b", f"--runner={runner}"])
     assert storage.local_path("gs://bucket/x") == "gs://bucket/x"
     assert storage.bucket_folder("gs://bucket/x") is None
 
 
 def test_local_workers_have_mounts():
-    assert Storage.of_container({}, ["--runner=DirectRunner", "--direct_num_workers=2"]) == Storage()
+    assert TaskStorage.of_container({}, ["--runner=DirectRunner", "--direct_num_workers=2"]) == TaskStorage()
 
 
 def test_an_address_outside_of_its_bucket_is_refused():
     with pytest.raises(InputError, match=r"gs://bucket/\.\./other/x: '\.\.' is not allowed"):
-        Storage().local_path("gs://bucket/../other/x")
+        TaskStorage().local_path("gs://bucket/../other/x")
 
 
 def test_a_bucket_maps_to_a_folder():
-    assert Storage().bucket_folder("gs://bucket/a/b") == "/gcs/bucket"
-    assert Storage().bucket_folder("gs://bucket") == "/gcs/bucket"
-    assert Storage().bucket_folder("/data/digits") is None
+    assert TaskStorage().bucket_folder("gs://bucket/a/b") == "/gcs/bucket"
+    assert TaskStorage().bucket_folder("gs://bucket") == "/gcs/bucket"
+    assert TaskStorage().bucket_folder("/data/digits") is None
 
 
 def test_only_known_paths_are_converted_back():

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from detloom.components.pusher import folder as folder_module
-from detloom.components.pusher.atomic_push import RolledBackError, list_versions, push_model, read_records, roll_back
+from detloom.components.pusher import push_to_folder
 from detloom.components.pusher.manifest import MANIFEST_FILE, RECORD_FILE, Origin, build_manifest
+from detloom.components.pusher.push import RolledBackError, list_versions, push_model, read_records, roll_back
 from detloom.schemas.errors import InputError
 
 
@@ -110,7 +110,7 @@ def test_missing_record_line_is_written_by_the_next_push(model, other_model, tmp
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(folder_module.Folder, "append_record", refuse)
+        patch.setattr(push_to_folder.PushFolder, "append_record", refuse)
         assert push(model, tmp_path / "serving", at=1.0).is_new
     assert "push_record.jsonl" in caplog.text
     assert "No space left on device" in caplog.text
@@ -152,7 +152,7 @@ def test_copy_that_differs_from_the_original_is_not_published(model, other_model
         Path(target).write_bytes(Path(source).read_bytes()[:-1] + b"?")
 
     with monkeypatch.context() as patch:
-        patch.setattr(folder_module.shutil, "copyfile", copy_badly)
+        patch.setattr(push_to_folder.shutil, "copyfile", copy_badly)
         with pytest.raises(OSError, match=r"assets/label_map\.pbtxt"):
             push(other_model, tmp_path / "serving", at=2.0)
     assert list_versions(tmp_path / "serving") == [1]
@@ -339,7 +339,7 @@ def test_rollback_without_a_record_line_is_known_from_its_manifest(
     for at, each in enumerate((model, other_model, third_model), start=1):
         push(each, tmp_path / "serving", at=float(at))
     with monkeypatch.context() as patch:
-        patch.setattr(folder_module.Folder, "append_record", refuse)
+        patch.setattr(push_to_folder.PushFolder, "append_record", refuse)
         roll_back_at(tmp_path / "serving", 4.0)
     again = roll_back_at(tmp_path / "serving", 5.0)  # not to the third model, the newest of another content
     assert again.digest == build_manifest(model).digest
@@ -376,7 +376,7 @@ def test_unwritable_record_does_not_fail_later_pushes(model, other_model, tmp_pa
     def refuse(self, line):
         raise OSError(13, "Permission denied")
 
-    monkeypatch.setattr(folder_module.Folder, "append_record", refuse)
+    monkeypatch.setattr(push_to_folder.PushFolder, "append_record", refuse)
     push(model, tmp_path / "serving", at=1.0)
     assert push(other_model, tmp_path / "serving", at=2.0).is_new
     assert "the line for version 1" in caplog.text

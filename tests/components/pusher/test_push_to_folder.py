@@ -3,9 +3,9 @@ import stat
 
 import pytest
 
-from detloom.components.pusher import folder as folder_module
-from detloom.components.pusher.atomic_push import list_versions, push_model
+from detloom.components.pusher import push_to_folder
 from detloom.components.pusher.manifest import MANIFEST_FILE, RECORD_FILE
+from detloom.components.pusher.push import list_versions, push_model
 from detloom.schemas.errors import InputError
 
 
@@ -41,7 +41,7 @@ def test_leftover_that_cannot_be_deleted_is_logged_and_does_not_fail_the_push(mo
         raise OSError(16, "Device or resource busy", f"{path}/.nfs1")
 
     (tmp_path / "serving" / ".push-2").mkdir(parents=True)
-    monkeypatch.setattr(folder_module.shutil, "rmtree", refuse)
+    monkeypatch.setattr(push_to_folder.shutil, "rmtree", refuse)
     push(model, tmp_path / "serving", 5.0)
     assert list_versions(tmp_path / "serving") == [5]
     assert "Device or resource busy: " in caplog.text

@@ -10,31 +10,15 @@ import time
 import pytest
 from clock import Clock
 
-from detloom.components.pusher import locks, object_store
-from detloom.components.pusher.atomic_push import list_versions, push_model, read_records, roll_back
-from detloom.components.pusher.locks import GenerationLock
+from detloom.components.pusher import bucket_lock, push_to_bucket
+from detloom.components.pusher.bucket_lock import BucketLock
 from detloom.components.pusher.manifest import MANIFEST_FILE, build_manifest
-from detloom.components.storage import google_storage, s3_storage
-from detloom.components.storage.google_storage import GoogleStorage
-from detloom.components.storage.s3_storage import S3Storage
+from detloom.components.pusher.push import list_versions, push_model, read_records, roll_back
+from detloom.components.storage import bucket as bucket_module
+from detloom.components.storage.bucket import BucketStorage
 from detloom.components.storage.storage import open_storage
 from detloom.schemas.errors import InputError
 
-STORAGES = {"gs": GoogleStorage, "s3": S3Storage}
-PATHS = {  # of requests that change a name
-    "gs": {
-        "copy": "rewriteTo/b/bucket/o/",
-        "DELETE": "DELETE /storage/v1/b/bucket/o/",
-        "create lock": "uploadType=multipart&ifGenerationMatch=0",
-        "upload": "bucket/o/",  # the request after it, which has the name
-    },
-    "s3": {
-        "copy": "PUT /bucket/",
-        "DELETE": "DELETE /bucket/",
-        "create lock": "PUT /bucket/serving/.push.lock",
-        "upload": "PUT /bucket/",
-    },
-}
 GRAPHS = {b"graph", b"another graph", b"a third graph"}  # of the fixtures' models
 
 
@@ -42,27 +26,20 @@ GRAPHS = {b"graph", b"another graph", b"a third graph"}  # of the fixtures' mode
 def clock(monkeypatch):
     """Replace the clock of the lock."""
     clock = Clock()
-    monkeypatch.setattr(
-        object_store, "GenerationLock", functools.partial(GenerationLock, clock=clock, sleep=clock.sleep)
-    )
+    monkeypatch.setattr(push_to_bucket, "BucketLock", functools.partial(BucketLock, clock=clock, sleep=clock.sleep))
     return clock
 
 
-@pytest.fixture(params=list(STORAGES))
+@pytest.fixture(params=["gs", "s3"])
 def serving(request):
     """Return the address of the push folder."""
     return f"{request.param}://bucket/serving"
 
 
 @pytest.fixture
-def storage_kind(serving):
-    return STORAGES[serving.partition("://")[0]]
-
-
-@pytest.fixture
-def plain_bucket(serving, request):
+def plain_bucket(serving, make_bucket):
     """Return the bucket, with the real clock."""
-    return request.getfixturevalue("s3_bucket" if serving.startswith("s3") else "google_bucket")
+    return make_bucket(serving[:2])
 
 
 @pytest.fixture
@@ -121,14 +98,8 @@ def no_check(folder):
 def test_files_are_copied_from_a_hidden_name_and_saved_model_last(model, bucket, push, serving):
     result = push(model, 100.0)
     assert (result.version, result.address, result.is_new) == (100, f"{serving}/100", True)
-    if serving.startswith("gs"):
-        copies = [request for request in bucket.requests if "/rewriteTo/" in request]
-        assert all(request.startswith("POST /storage/v1/b/bucket/o/serving/.push-100/") for request in copies)
-        assert all("ifGenerationMatch=0" in request for request in copies)
-        targets = [request.partition("rewriteTo/b/bucket/o/serving/")[2].partition("?")[0] for request in copies]
-    else:
-        copies = [request for request in bucket.requests if request.startswith("PUT /bucket/serving/100/")]
-        targets = [request.removeprefix("PUT /bucket/serving/") for request in copies]
+    copies = [request for request in bucket.requests if request.startswith("PUT /bucket/serving/100/")]
+    targets = [request.removeprefix("PUT /bucket/serving/") for request in copies]
     assert targets == [
         "100/assets/label_map.pbtxt",
         "100/variables/variables.index",
@@ -136,6 +107,7 @@ def test_files_are_copied_from_a_hidden_name_and_saved_model_last(model, bucket,
         "100/saved_model.pb",
     ]
     assert list(bucket.contents()) == [
+        "serving/.push.lock",
         "serving/100/assets.extra/push_manifest.json",
         "serving/100/assets/label_map.pbtxt",
         "serving/100/saved_model.pb",
@@ -159,13 +131,13 @@ def test_model_that_cannot_be_loaded_is_not_uploaded(model, bucket, push):
 
     with pytest.raises(InputError, match="bad"):
         push(model, 100.0, check=check)
-    assert bucket.contents() == {}
+    assert bucket.contents() == {"serving/.push.lock": b""}
 
 
 def test_load_check_that_changes_the_copy_is_an_error(model, bucket, push):
     with pytest.raises(OSError, match=r"variables\.index"):
         push(model, 100.0, check=lambda folder: (folder / "variables/variables.index").write_bytes(b"changed"))
-    assert bucket.contents() == {}
+    assert bucket.contents() == {"serving/.push.lock": b""}
 
 
 @pytest.mark.reliability("torn file", "push")
@@ -204,7 +176,7 @@ def test_rollback_and_removal_of_old_versions(model, other_model, bucket, push, 
 
 @pytest.mark.reliability("concurrent runs", "push")
 def test_lock_is_one_object_and_the_bucket_is_not_changed_while_another_process_has_it(model, bucket, push, serving):
-    other = GenerationLock(open_storage(serving), "{}", clock=lambda: 0.0)
+    other = BucketLock(open_storage(serving), "{}", clock=lambda: 0.0)
     other.acquire(0.0)
     before = bucket.contents()
     assert list(before) == ["serving/.push.lock"]
@@ -227,8 +199,7 @@ def test_push_that_lost_its_lock_while_loading_writes_nothing_more(
     with pytest.raises(OSError, match=rf"{serving}: .*lock"):
         push(other_model, 1000.0, check=suspend)
     changes = [request for request in bucket.requests if not request.startswith(("GET", "HEAD"))]
-    refused = "ifGenerationMatch=" if serving.startswith("gs") else "PUT /bucket/serving/.push.lock"
-    assert [each for each in changes if refused not in each] == []  # only the refused renewal of its lock
+    assert set(changes) == {"PUT /bucket/serving/.push.lock"}  # only the refused renewal of its lock
     assert list_versions(serving) == [1, 1001]
     assert serve_highest_version(bucket.contents()) == 1001
 
@@ -236,11 +207,11 @@ def test_push_that_lost_its_lock_while_loading_writes_nothing_more(
 @pytest.mark.reliability("lost lease", "push")
 @pytest.mark.parametrize("name", ["assets/label_map.pbtxt", "saved_model.pb"])
 def test_push_that_lost_its_lock_between_two_copies_publishes_nothing(
-    name, model, other_model, third_model, bucket, clock, monkeypatch, push, serving, storage_kind
+    name, model, other_model, third_model, bucket, clock, monkeypatch, push, serving
 ):
     """The owner is suspended between `check_held` and the copy, so that only the storage can refuse the copy."""
     push(model, 1.0)
-    copy = storage_kind.copy
+    copy = BucketStorage.copy
 
     def suspend(self, path, new_path):
         if new_path == f"1000/{name}":
@@ -248,20 +219,20 @@ def test_push_that_lost_its_lock_between_two_copies_publishes_nothing(
             push(third_model, 2000.0)
         copy(self, path, new_path)
 
-    monkeypatch.setattr(storage_kind, "copy", suspend)
+    monkeypatch.setattr(BucketStorage, "copy", suspend)
     with pytest.raises(OSError, match=f"{serving}/"):
         push(other_model, 1000.0)
-    assert {each.split("/")[1] for each in bucket.contents()} == {"1", "2000", "push_record.jsonl"}
+    assert {each.split("/")[1] for each in bucket.contents()} == {".push.lock", "1", "2000", "push_record.jsonl"}
     assert list_versions(serving) == [1, 2000]
 
 
 @pytest.mark.reliability("lost lease", "push")
 def test_push_that_lost_its_lock_after_publishing_changes_neither_record_nor_versions(
-    model, other_model, third_model, bucket, clock, monkeypatch, push, serving, storage_kind
+    model, other_model, third_model, bucket, clock, monkeypatch, push, serving
 ):
     push(third_model, 1.0)
     push(model, 2.0)
-    delete_tree = storage_kind.delete_tree
+    delete_tree = BucketStorage.delete_tree
 
     def suspend(self, path):
         delete_tree(self, path)
@@ -269,7 +240,7 @@ def test_push_that_lost_its_lock_after_publishing_changes_neither_record_nor_ver
             clock.sleep(100.0)
             assert push(third_model, 2000.0).previous_version == 1000
 
-    monkeypatch.setattr(storage_kind, "delete_tree", suspend)
+    monkeypatch.setattr(BucketStorage, "delete_tree", suspend)
     push(other_model, 1000.0, keep_versions=2)
     assert list_versions(serving) == [1, 2, 1000, 2000]
     assert [record["version"] for record in read_records(serving)] == [1, 2, 1000, 2000]
@@ -279,7 +250,7 @@ def test_push_that_lost_its_lock_after_publishing_changes_neither_record_nor_ver
 def test_of_two_simultaneous_pushes_one_waits_for_the_other(
     model, other_model, plain_bucket, monkeypatch, push, serving
 ):
-    monkeypatch.setattr(locks, "_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(bucket_lock, "_POLL_SECONDS", 0.01)
     is_loading, results = threading.Event(), []
 
     def check(folder):
@@ -307,7 +278,7 @@ def test_server_that_ignores_a_condition_is_refused(model, s3_bucket, condition)
     s3_bucket.ignored_condition = condition
     with pytest.raises(InputError, match=f"s3://bucket/serving: .*ignores {condition},"):
         push_model(model, "s3://bucket/serving", check=no_check)
-    assert s3_bucket.contents() == {}
+    assert s3_bucket.contents() == {"serving/.push.lock": b""}
 
 
 @pytest.fixture
@@ -344,7 +315,7 @@ def check_push_with_fault(bucket, other_model, push, serving):
         assert result.digest == build_manifest(other_model).digest, number
         assert list_versions(serving) == [300, result.version], number
         left = {name.split("/")[1] for name in bucket.contents()}
-        assert left == {"300", str(result.version), "push_record.jsonl"}, number
+        assert left == {".push.lock", "300", str(result.version), "push_record.jsonl"}, number
         assert [record["version"] for record in read_records(serving)] == [100, 300, result.version], number
         return result.version
 
@@ -352,37 +323,35 @@ def check_push_with_fault(bucket, other_model, push, serving):
 
 
 @pytest.fixture
-def number_of(bucket, serving):
-    """Return a function that returns the number of the first request, so far, that has a text in it."""
+def number_of(bucket):
+    """Return a function that returns the number of the first request, so far, that begins with a text."""
 
-    def call(request_part):
-        for short, path in PATHS[serving.partition("://")[0]].items():
-            if request_part.startswith(short):
-                request_part = path + request_part.removeprefix(short).lstrip()
-                break
-        return next(index for index, request in enumerate(bucket.requests, 1) if request_part in request)
+    def call(request):
+        method, _, name = request.partition(" ")
+        start = f"{method} /bucket/serving/{name}"
+        return next(index for index, each in enumerate(bucket.requests, 1) if each.startswith(start))
 
     return call
 
 
 @pytest.mark.reliability("kill", "push")
 @pytest.mark.parametrize(
-    ("request_part", "version"),
+    ("request_start", "version"),
     [
-        (".push-1000/saved_model.pb", 2000),
-        ("copy serving/1000/assets/", 2000),
-        ("copy serving/1000/assets.extra/", 2000),
-        ("copy serving/1000/saved_model.pb", 2000),
-        ("DELETE serving/.push-1000/", 1000),
-        ("DELETE serving/100/saved_model.pb", 1000),
-        ("DELETE serving/100/assets", 1000),
+        ("PUT .push-1000/saved_model.pb", 2000),
+        ("PUT 1000/assets/", 2000),
+        ("PUT 1000/assets.extra/", 2000),
+        ("PUT 1000/saved_model.pb", 2000),
+        ("DELETE .push-1000/", 1000),
+        ("DELETE 100/saved_model.pb", 1000),
+        ("DELETE 100/assets", 1000),
     ],
 )
 def test_killed_push_leaves_a_complete_model_and_a_rerun_succeeds(
-    request_part, version, pushed_before, bucket, other_model, push, check_push_with_fault, number_of
+    request_start, version, pushed_before, bucket, other_model, push, check_push_with_fault, number_of
 ):
     push(other_model, 1000.0, keep_versions=2)
-    number = number_of(request_part)
+    number = number_of(request_start)
     pushed_before()
     assert check_push_with_fault(number, "stop") == version
 
@@ -390,9 +359,8 @@ def test_killed_push_leaves_a_complete_model_and_a_rerun_succeeds(
 @pytest.fixture
 def short_timeouts(monkeypatch):
     """Let clients give up a request without a response after 0.2 s."""
-    monkeypatch.setattr(s3_storage, "_TIMEOUT_SECONDS", 0.2)
-    monkeypatch.setattr(google_storage, "_TIMEOUT_SECONDS", 0.2)
-    monkeypatch.setattr(google_storage, "_SMALL_FILE_TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr(bucket_module, "_TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr(bucket_module, "_SMALL_FILE_TIMEOUT_SECONDS", 0.2)
 
 
 FAULTS = ["unavailable", "answer_lost", "stalled"]
@@ -401,21 +369,21 @@ FAULTS = ["unavailable", "answer_lost", "stalled"]
 @pytest.mark.reliability("store failure", "push")
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize(
-    "request_part",
+    "request_start",
     [
-        "create lock",
-        "upload serving/.push-1000/saved_model.pb",
-        "copy serving/1000/saved_model.pb",
-        "DELETE serving/.push-1000/",
+        "PUT .push.lock",
+        "PUT .push-1000/saved_model.pb",
+        "PUT 1000/saved_model.pb",
+        "DELETE .push-1000/",
     ],
 )
 @pytest.mark.usefixtures("short_timeouts")
 def test_push_succeeds_although_a_request_fails_is_lost_or_late(
-    request_part, fault, pushed_before, bucket, other_model, third_model, push, number_of, serving
+    request_start, fault, pushed_before, bucket, other_model, third_model, push, number_of, serving
 ):
     """A late request is executed when the push is over; what it leaves is invisible, and the next push removes it."""
     push(other_model, 1000.0)
-    number = number_of(request_part)
+    number = number_of(request_start)
     pushed_before()
     bucket.faults = {number: fault}
     assert push(other_model, 1000.0).version == 1000
@@ -423,7 +391,14 @@ def test_push_succeeds_although_a_request_fails_is_lost_or_late(
         bucket.release_stalled()
     assert serve_highest_version(bucket.contents()) == 1000
     assert push(third_model, 2000.0).version == 2000
-    assert {name.split("/")[1] for name in bucket.contents()} == {"100", "300", "1000", "2000", "push_record.jsonl"}
+    assert {name.split("/")[1] for name in bucket.contents()} == {
+        ".push.lock",
+        "100",
+        "300",
+        "1000",
+        "2000",
+        "push_record.jsonl",
+    }
     assert [record["version"] for record in read_records(serving)] == [100, 300, 1000, 2000]
 
 
@@ -437,7 +412,7 @@ def test_rollback_succeeds_or_changes_nothing_although_a_request_fails_is_lost_o
         return roll_back(serving, reason="bad boxes", check=no_check, now=lambda: at).version
 
     roll_back_at(1000.0)
-    number = number_of("copy serving/1000/saved_model.pb")
+    number = number_of("PUT 1000/saved_model.pb")
     pushed_before()
     bucket.faults = {number: fault}
     with contextlib.nullcontext() if fault != "refused" else pytest.raises(OSError, match=f"{serving}/"):
