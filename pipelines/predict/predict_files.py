@@ -28,7 +28,7 @@ _MAX_NAMED = 3  # file names per message
 
 
 class CocoOutput:
-    """A context manager for a COCO results file, which gets its final name only when it is complete.
+    """A COCO results file, which gets its final name only when it is complete.
 
     Without ground truth, a second file lists the image ids, as an annotation file without annotations.
     """
