@@ -3,6 +3,7 @@ import json
 import shutil
 import struct
 import zlib
+from types import SimpleNamespace
 
 import pytest
 import tensorflow as tf
@@ -50,6 +51,16 @@ def test_an_image_that_cannot_be_read_is_refused(served, encoded, damage, messag
         served.predict(body_of(encoded, damage(encoded)))
     assert caught.value.status == 400
     assert "\n" not in caught.value.message
+
+
+def test_a_failure_of_the_model_is_not_the_fault_of_the_client(served, encoded, monkeypatch):
+    def fail(**_):
+        raise tf.errors.ResourceExhaustedError(None, None, "out of memory")
+
+    monkeypatch.setattr(served, "_model", SimpleNamespace(signatures={"serving_encoded": fail}))
+    with pytest.raises(RequestError, match=r"failed \(out of memory\)") as caught:
+        served.predict(body_of(encoded))
+    assert caught.value.status == 500
 
 
 def test_an_idle_model_is_closed_for_further_calls(tiny_model_dir):
