@@ -13,7 +13,7 @@ def setting_options(settings: Mapping[str, Setting]) -> Callable[[Callable[..., 
     """Return a decorator that adds an option for each setting, named and documented by its field."""
 
     def add_options(command: Callable[..., Any]) -> Callable[..., Any]:
-        for setting in reversed(settings.values()):
+        for setting in reversed(list(settings.values())):
             help_text = re.sub(
                 r"`(\w+)`", lambda match: _option_name(match[1]) if match[1] in settings else match[0], setting.doc
             )
