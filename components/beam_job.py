@@ -1,15 +1,20 @@
-"""Explain in one sentence why a Beam job failed on a cluster; the runners of clusters raise pages of traces."""
+"""Beam jobs on a cluster: recognize them by their options, and explain in one sentence why one failed.
+
+The runners of clusters raise pages of traces.
+"""
 
 import contextlib
 import json
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import show_address
 
+# Beam accepts each name in any case, without "Runner", and with its module (apache_beam/runners/runner.py).
+_REMOTE_RUNNER = re.compile(r"--runner[= ](?:[\w.]+\.)?(dataflow|flink)(?:runner)?(?!\S)", re.IGNORECASE)
 _MAX_CHARACTERS = 500  # of a cause
 # By apache_beam/runners/portability: portable_runner.py, and flink_uber_jar_job_server.py.
 _FAILED = re.compile(r"Pipeline \S+ failed in state (?P<state>\w+): (?P<trace>.*)", re.DOTALL)
@@ -34,6 +39,15 @@ _NEXT_STEPS = {
 
 class BeamJobError(InputError):
     """A Beam job that failed on a cluster; the reason may be temporary."""
+
+
+def remote_runner(beam_args: Sequence[str]) -> str:
+    """Return "dataflow" or "flink" if Beam's options choose it, otherwise an empty text.
+
+    The workers of both see neither this machine's folders nor a container's mounts.
+    """
+    match = _REMOTE_RUNNER.search(" ".join(beam_args))
+    return match[1].lower() if match else ""
 
 
 @contextlib.contextmanager

@@ -140,7 +140,7 @@ def _named_data_files(origins: Mapping[str, Path]) -> dict[str, Path]:
         for module, origin in origins.items()
         if origin.name == "__init__.py"  # the folder of a module belongs to its package, which is included as well
         for file in origin.parent.iterdir()
-        if file.is_file() and file.suffix not in (".py", ".pyc")
+        if file.is_file() and file.suffix in DATA_SUFFIXES  # not stubs, which do not change what a node computes
     }
     found: dict[str, Path] = {}
     waiting = list(origins.values())

@@ -201,7 +201,7 @@ def _write_blessing(
 
 
 class DetectionEvaluatorSpec(ComponentSpec):
-    """Inputs and outputs have the names of TFX's own EvaluatorSettings, which its resolvers, Pusher and UI expect."""
+    """Inputs and outputs have the names of TFX's own Evaluator, which its resolvers, Pusher and UI expect."""
 
     PARAMETERS = {name: ExecutionParameter(type=kind) for name, kind in EvaluatorParams.property_types().items()}
     INPUTS = {
@@ -219,7 +219,7 @@ class DetectionEvaluator(BaseBeamComponent):
     """A TFX component that evaluates the exported model on one split, compares it with the baseline and decides.
 
     Outputs:
-        evaluation: ModelEvaluation with the files that `report.py` lists.
+        evaluation: ModelEvaluation with the files that `report/output_files.py` lists.
         blessing: ModelBlessing in the format of TFX's Evaluator.
         page, summary, metrics, curves: report page, summary text, metrics and curves for the user interfaces of
             Kubeflow Pipelines and Vertex AI.

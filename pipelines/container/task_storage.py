@@ -18,10 +18,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from detloom.components.beam_job import remote_runner
 from detloom.schemas.errors import InputError
 
 ROOT_VARIABLE = "DETLOOM_STORAGE_ROOT"  # the folder that contains gcs/, minio/ and s3/
-_REMOTE_RUNNERS = {"--runner=DataflowRunner", "--runner=FlinkRunner"}  # no worker sees this machine's folders
 FOLDERS = {"gs://": "gcs", "minio://": "minio", "s3://": "s3"}
 
 
@@ -40,7 +40,7 @@ class TaskStorage:
     @classmethod
     def of_container(cls, environment: Mapping[str, str], beam_args: Sequence[str]) -> "TaskStorage":
         """Return the storage of a node with these Beam arguments."""
-        return cls(environment.get(ROOT_VARIABLE, "").rstrip("/"), not _REMOTE_RUNNERS & set(beam_args))
+        return cls(environment.get(ROOT_VARIABLE, "").rstrip("/"), not remote_runner(beam_args))
 
     def local_path(self, uri: str) -> str:
         """Return the path of an address, or of a path below /gcs, /minio, /s3; return other text unchanged.

@@ -4,12 +4,12 @@ import contextlib
 import io
 from collections.abc import Sequence
 
+from detloom.components.beam_job import remote_runner
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.data import EMBEDDED_DIGITS
 from detloom.schemas.run_file.nodes import settings_of
 from detloom.schemas.run_file.run_file import Place, RunFile
 
-_REMOTE_RUNNERS = ("--runner=DataflowRunner", "--runner=FlinkRunner")
 _CLOUD_STORAGE = "gs://"
 _EXAMPLE_GEN = "DetectionExampleGen"
 
@@ -33,7 +33,7 @@ def check_beam_args(args: Sequence[str]) -> None:
 
 def has_remote_workers(run: RunFile, node_id: str) -> bool:
     """Return True if a node's Beam work runs on machines that see neither this machine's folders nor a pod's mounts."""
-    return any(arg in _REMOTE_RUNNERS for arg in _args_of(run, node_id))
+    return bool(remote_runner(_args_of(run, node_id)))
 
 
 def beam_args_of(run: RunFile, node_id: str, place: Place) -> list[str]:
@@ -46,7 +46,8 @@ def beam_args_of(run: RunFile, node_id: str, place: Place) -> list[str]:
     args = _args_of(run, node_id)
     check_beam_args(args)
     # Flink's task managers may see the same folders as this machine; the pods of a cluster share no disk.
-    if has_remote_workers(run, node_id) and (place != "local" or "--runner=DataflowRunner" in args):
+    runner = remote_runner(args)
+    if runner == "dataflow" or (runner and place != "local"):
         _check_storage(run, node_id, place)
     return args
 

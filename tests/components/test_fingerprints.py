@@ -26,7 +26,8 @@ LOSSES = "detloom.trainer_module.detectors.one_stage.losses"
 def package(tmp_path, monkeypatch):
     """Write a package: a imports b inside a function, b names a template that extends another, c is unrelated."""
     (tmp_path / "room").mkdir()
-    (tmp_path / "room" / "__init__.py").write_text('"""Room."""\n')
+    (tmp_path / "room" / "__init__.py").write_text('"""Room; `__init__.pyi` lists its names."""\n')
+    (tmp_path / "room" / "__init__.pyi").write_text("from detloom.room.c import x\n")
     (tmp_path / "room" / "a.py").write_text("def f():\n    from detloom.room import b\n    return b\n")
     (tmp_path / "room" / "b.py").write_text("import numpy\nimport detloom.hall.load\nPAGE = 'page.html.j2'\n")
     (tmp_path / "room" / "c.py").write_text("x = 1\n")
@@ -50,6 +51,7 @@ def package(tmp_path, monkeypatch):
         ("a.py", True),
         ("b.py", True),
         ("__init__.py", True),
+        ("__init__.pyi", False),
         ("page.html.j2", True),
         ("../hall/frame.html.j2", True),
         ("../hall/sort.js", True),

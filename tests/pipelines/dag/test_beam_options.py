@@ -50,7 +50,15 @@ def test_options_of_a_node_replace_those_of_the_run_file(run_of):
 
 
 @pytest.mark.parametrize(
-    ("args", "is_mounted"), [(DATAFLOW, False), (FLINK, False), (["--direct_num_workers=2"], True)]
+    ("args", "is_mounted"),
+    [
+        (DATAFLOW, False),
+        (FLINK, False),
+        (["--region=europe-west4", "--runner", "dataflow"], False),
+        (["--runner=apache_beam.runners.portability.flink_runner.FlinkRunner"], False),
+        (["--direct_num_workers=2"], True),
+        (["--runner=DirectRunner", "--flink_version=1.19"], True),
+    ],
 )
 def test_addresses_stay_unchanged_for_remote_workers(args, is_mounted):
     assert TaskStorage.of_container({}, args).is_mounted == is_mounted
@@ -67,6 +75,7 @@ def test_addresses_stay_unchanged_for_remote_workers(args, is_mounted):
             r"^kubeflow\.pipeline_root: got 'minio://mlpipeline/v2', allowed .* of StatisticsGen: an address at gs://",
         ),
         ("local", "StatisticsGen", DATAFLOW, {}, r"^pipeline_root: got '', .* an address at gs://"),
+        ("local", "StatisticsGen", ["--runner=dataflow"], {}, r"^pipeline_root: got '', .* an address at gs://"),
         ("vertex", "DetectionExampleGen", DATAFLOW, {"vertex": VERTEX}, r"^data\.path: got '/data/cells', .* gs://"),
         (
             "vertex",
