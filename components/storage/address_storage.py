@@ -81,9 +81,8 @@ class AddressStorage(RemoteStorage):
             raise
 
     def copy(self, path: str, new_path: str) -> None:
-        self.make_folder(posixpath.dirname(new_path))
-        with _plain_errors(self.address(path)):
-            _fileio().copy(self.address(path), self.address(new_path), overwrite=True)
+        with self.open(path) as file:  # TensorFlow's own copy is visible before it is complete
+            self.store(file, new_path)
 
     def make_folder(self, path: str = "") -> None:
         with _plain_errors(self.address(path)):

@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import re
 import shutil
 
 import pytest
@@ -29,13 +30,15 @@ def stored(objects):
 def test_saved_model_is_written_after_all_other_files(model, objects):
     result = push(model, 100.0)
     assert (result.version, result.address, result.is_new) == (100, f"{SERVING}/100", True)
-    written = [entry.removeprefix(f"copy {SERVING}/") for entry in objects.operations if entry.startswith("copy ")]
-    assert [name for name in written if name.startswith("100/")] == [
-        "100/assets/label_map.pbtxt",
-        "100/variables/variables.index",
-        f"100/{MANIFEST_FILE}",
-        "100/saved_model.pb",
+    # Each file appears by a rename: a model server must not load one that is half written.
+    written = [re.sub(r"/\.([^/]+)\.[0-9a-f]{12}$", r"/\1", entry) for entry in objects.operations if "rename" in entry]
+    assert [entry for entry in written if "/100/" in entry] == [
+        f"rename {SERVING}/100/assets/label_map.pbtxt",
+        f"rename {SERVING}/100/variables/variables.index",
+        f"rename {SERVING}/100/{MANIFEST_FILE}",
+        f"rename {SERVING}/100/saved_model.pb",
     ]
+    assert not [entry for entry in objects.operations if entry.startswith(f"put {SERVING}/100/saved_model.pb")]
     assert stored(objects) == [
         "bucket/serving/100/assets.extra/push_manifest.json",
         "bucket/serving/100/assets/label_map.pbtxt",
