@@ -97,7 +97,7 @@ class BucketLock:
                 log_takeover(self._where, "push", _value(data, "owner"))
             if is_expired or not data:
                 self._generation = self._write(generation)
-            else:
+            if self._generation is None:
                 waiting.check_limit(_value(data, "owner"))
                 self._sleep(min(_POLL_SECONDS, self._lease / 4))
         self._check_compares()

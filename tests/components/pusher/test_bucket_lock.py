@@ -148,6 +148,12 @@ def test_lock_of_a_dead_owner_is_taken_over_after_a_lease(make_lock, lock_object
     assert lock_object.number == 2
 
 
+def test_server_that_refuses_each_replacement_is_not_asked_without_end(make_lock, lock_object, monkeypatch):
+    monkeypatch.setattr(lock_object, "write_generation", lambda *write: None)
+    with pytest.raises(InputError, match="10 s"):
+        make_lock().acquire(10.0)
+
+
 def test_suspended_owner_goes_on_if_nobody_took_the_lock(make_lock, lock_object, clock):
     owner = make_lock()
     owner.acquire(0.0)
