@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from detloom.components.example_gen.data_folder import SourceError
-from detloom.components.example_gen.sources.xml_file import parse_xml, stream_children
+from detloom.components.example_gen.sources.xml_file import MAX_MARKS, parse_xml, stream_children
 from detloom.schemas.contracts.rejects import Reason
 
 BOMB = '<!DOCTYPE a [<!ENTITY b "bb"><!ENTITY c "&b;&b;&b;&b;">]><a>&c;</a>'
@@ -64,6 +64,7 @@ def test_a_document_type_is_an_error(data):
         (b'<?xml version="1.0" encoding="no-such"?><a/>', "XML"),
         (b"<a>" * 100_000, "XML: deeper than 256 elements"),
         (b"<a>" + b"x" * 11_000_000 + b"</a>", "XML: .* above 10 MB"),
+        (b"<a>" + b"<b/>" * (MAX_MARKS - 1) + b"</a>", "1000000 tags"),
     ],
 )
 def test_text_that_is_not_an_annotation_is_an_error_with_a_short_detail(data, message):
@@ -103,6 +104,13 @@ def test_children_may_span_blocks():
 def test_a_stream_that_is_not_an_annotation_is_an_error(data, message):
     with pytest.raises(SourceError, match=message):
         list(stream(data))
+
+
+@pytest.mark.reliability("hostile input", "ingest")
+def test_tags_of_one_streamed_element_are_limited():
+    data = b"<annotations>" + b"<image/>" * 9 + b"<image>" + b"<b a=''/>" * MAX_MARKS
+    with pytest.raises(SourceError, match="1000000 tags"):
+        list(stream(data, limit=16 << 20))
 
 
 def test_streamed_elements_are_freed():
