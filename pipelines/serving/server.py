@@ -59,7 +59,8 @@ class RequestHandler(BaseHTTPRequestHandler):
         with contextlib.suppress(OSError):  # the client has disconnected
             super().handle()
             self.connection.shutdown(socket.SHUT_WR)
-            while self.rfile.read1(_CHUNK_BYTES):  # a client that still sends would only see a closed connection
+            # A client that still sends would only see a closed connection.
+            while deadline.is_alive() and self.rfile.read1(_CHUNK_BYTES):
                 pass
         deadline.cancel()
 
@@ -79,12 +80,14 @@ class RequestHandler(BaseHTTPRequestHandler):
     def _respond(self) -> None:
         try:
             self._check_sender()
-            self._send(self._answer(self.path.partition("?")[0]))
+            content = self._answer(self.path.partition("?")[0])
         except RequestError as error:
             self.send_error(error.status, error.message)
         except Exception:
             self.send_error(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error; see the log of the server.")
             raise
+        else:
+            self._send(content)
 
     def _answer(self, path: str) -> Page | dict[str, Any]:
         model, is_post = self.server.model, self.command == "POST"

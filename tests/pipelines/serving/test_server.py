@@ -155,6 +155,20 @@ def test_a_request_that_does_not_end_times_out(server, monkeypatch, data, answer
         assert connection.recv(100).startswith(answer)
 
 
+def send_a_gigabyte(connection):
+    for _ in range(1000):
+        connection.sendall(bytes(1_000_000))
+
+
+@pytest.mark.reliability("hostile input", "serve")
+def test_a_client_that_does_not_stop_sending_is_disconnected(server, monkeypatch):
+    monkeypatch.setattr(module, "_REQUEST_SECONDS", 0.05)
+    with socket.create_connection(server.server_address, timeout=60) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        with pytest.raises(ConnectionError):
+            send_a_gigabyte(connection)
+
+
 @pytest.mark.reliability("clock jump", "serve")
 def test_requests_are_answered_whatever_the_clock(ask, encoded, jumping_clock):
     for _ in range(6):
