@@ -7,6 +7,7 @@ variables. If one worker is lost, TensorFlow ends the others; all are restarted 
 
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 from typing import Any, Literal
@@ -26,6 +27,7 @@ from detloom.trainer_module.runtime.cluster import DEFAULT_PORT, JOBSET, NUM_WOR
 ManifestKind = Literal["jobset", "job"]
 _CONFIG_DIR, _CONFIG_FILE = "/etc/detloom", "config.json"
 _MAX_NAME = 40  # Kubernetes allows 63 characters for a host name, and jobs add a suffix
+_NAME = re.compile("[a-z]([-a-z0-9]*[a-z0-9])?")  # of a Kubernetes service
 _TRAINER = "Trainer"
 _ANNOTATIONS = {  # kubernetes-sigs/jobset, api/jobset/v1alpha2/jobset_types.go
     JOBSET[0]: "jobset.sigs.k8s.io/jobset-name",
@@ -51,7 +53,10 @@ def format_manifest(run: RunFile, kind: ManifestKind, *, workers: int, examples:
     """
     _check(run, examples, out)
     assert run.kubeflow is not None
-    name = name or run.name.replace("_", "-").strip("-")[:_MAX_NAME].rstrip("-")
+    name = name or _default_name(run)
+    if not _NAME.fullmatch(name) or len(name) > _MAX_NAME:
+        allowed = f"at most {_MAX_NAME} lower-case letters, digits and '-', beginning with a letter"
+        raise InputError(f"--name: got '{name}', allowed: {allowed}.")
     labels = {"app.kubernetes.io/name": "detloom", "app.kubernetes.io/instance": name}
     metadata = {"name": name, "namespace": run.kubeflow.namespace, "labels": labels}
     config = to_canonical_json(run.config)
@@ -97,6 +102,11 @@ def format_manifest(run: RunFile, kind: ManifestKind, *, workers: int, examples:
         documents.append(_object("batch/v1", "Job", metadata, job))
     without_anchors = json.loads(json.dumps(documents))  # not every reader supports them
     return str(yaml.safe_dump_all(without_anchors, sort_keys=False, width=120, explicit_start=True))
+
+
+def _default_name(run: RunFile) -> str:
+    name = run.name.replace("_", "-").strip("-")
+    return (name if name[:1].isalpha() else f"run-{name}")[:_MAX_NAME].rstrip("-")
 
 
 def _object(version: str, kind: str, metadata: _Plain, spec: _Plain) -> _Plain:

@@ -199,6 +199,9 @@ def test_strategy_is_passed_to_the_workers(build):
         ({"kubeflow": {"image": "a/b:1"}}, r"--examples: .*kubeflow\.volumes"),
         ({"nodes": [{"node": "Trainer", "accelerator": {"type": "tpu-v5e", "count": 8}}]}, "Trainer: got tpu-v5e"),
         ({"sections": {"trainer": {"strategy": {"kind": "mirrored"}}}}, r"strategy\.kind: got 'mirrored'"),
+        ({"name": "Cells"}, "--name: got 'Cells'"),
+        ({"name": "c" * 41}, "--name: got 'c+'.* 40 "),
+        ({"name": "cells-"}, "--name: got 'cells-'"),
     ],
 )
 def test_invalid_settings_are_refused(build, values, message):
@@ -206,7 +209,10 @@ def test_invalid_settings_are_refused(build, values, message):
         build(**values)
 
 
-@pytest.mark.parametrize(("name", "expected"), [("small_cells", "small-cells"), ("a" * 50, "a" * 40), ("a_", "a")])
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("small_cells", "small-cells"), ("a" * 50, "a" * 40), ("a_", "a"), ("2024_cells", "run-2024-cells")],
+)
 def test_default_name_is_valid_in_kubernetes(run_of, name, expected):
     run = run_of(name=name, kubeflow=KUBEFLOW)
     text = format_manifest(run, "job", workers=2, examples="/data/e", out="/data/o")
