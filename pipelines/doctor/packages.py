@@ -22,7 +22,8 @@ _KNOWN_PROBLEMS = {
 def check_packages() -> Iterator[CheckResult]:
     """Report missing and wrong packages; then compare with the constraints file of a checkout."""
     done = subprocess.run([sys.executable, "-m", "pip", "check"], capture_output=True, text=True, check=False)
-    problems = (done.stdout or done.stderr).strip().splitlines() if done.returncode else []
+    problems = done.stdout.strip().splitlines() if done.returncode else []
+    has_failed = bool(done.returncode) and not problems
     tfx = _version("tfx") or ""
     if tfx.startswith("1.16."):
         for name, (versions, reason) in _KNOWN_PROBLEMS.items():
@@ -31,7 +32,11 @@ def check_packages() -> Iterator[CheckResult]:
     for problem in problems:
         next_step = "pip install the version that is named, with the constraints file of the TFX line"
         yield CheckResult(name="packages", status="error", detail=problem, next_step=next_step)
-    if not problems:
+    if has_failed:  # without pip, for example, in an environment that uv made
+        detail = "`pip check` failed: " + done.stderr.strip().rpartition("\n")[2]
+        next_step = f"{sys.executable} -m ensurepip"
+        yield CheckResult(name="packages", status="warning", detail=detail, next_step=next_step)
+    elif not problems:
         yield CheckResult(name="packages", status="ok", detail="all direct and indirect requirements are met")
     line = ".".join(tfx.split(".")[:2])
     file = Path(detloom.__file__).resolve().parent.parent / f"constraints/tfx-{line}.txt"

@@ -44,6 +44,15 @@ def test_each_problem_of_pip_is_an_error(install):
     assert "missing" in pins.detail
 
 
+def test_an_environment_without_pip_is_a_warning(install, monkeypatch):
+    install(tfx="1.21.0")
+    done = SimpleNamespace(returncode=1, stdout="", stderr="a warning\npython: No module named pip\n")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
+    result, _ = check_packages()
+    assert (result.status, "No module named pip" in result.detail) == ("warning", True)
+    assert result.next_step.endswith(" -m ensurepip")
+
+
 @pytest.mark.parametrize(
     ("versions", "details"),
     [
