@@ -13,7 +13,7 @@ from tfx.utils import path_utils
 
 
 class Rejects(Artifact):
-    """Rejected records of one ingestion run: `rejects.jsonl` and `report.json` (names in `schemas/rejects.py`)."""
+    """Rejected records of one ingestion run; `schemas/contracts/rejects.py` names the files."""
 
     TYPE_NAME = "detloom.Rejects"
 

@@ -30,7 +30,7 @@ _NOT_STARTED = (125, 126, 127)
 def image_check(image: str | None, job: str | None, run_options: tuple[str, ...], as_json: bool) -> None:
     """Check that an image fits a compiled job.
 
-    Checks the image's packages, user, folders and devices. With --job, compares the code of each task with the job: a
+    Checks the image's packages, temporary files and devices. With --job, compares the code of each task with the job: a
     container refuses a task compiled from other code. Without --image, checks the current installation.
     """
     from detloom.pipelines.doctor.check_image import check_image, container_command, find_engine
