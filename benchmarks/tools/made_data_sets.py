@@ -13,15 +13,6 @@ from PIL import Image
 _MAX_LINKS = 60_000  # to one file; ext4 allows 65,000
 IMAGE_HW = (40, 60)
 CLASS_NAMES = ("cat", "dog", "bird")
-_LABEL = "".join(f"{index} 0.{index + 3} 0.5 0.25 0.5\n" for index in range(len(CLASS_NAMES)))
-
-
-def make_yolo(folder: Path, num_records: int) -> None:
-    """Create a YOLO data set with one label file and one small JPEG for each record, three boxes each."""
-    names = list(_list_names(num_records))
-    _link_all(folder / "images", (f"{name}.jpg" for name in names), _encode_image())
-    _link_all(folder / "labels", (f"{name}.txt" for name in names), _LABEL.encode())
-    (folder / "data.yaml").write_text(f"train: images\nnames: {json.dumps(CLASS_NAMES)}\n")
 
 
 def make_coco(folder: Path, num_records: int, boxes_per_image: int = 7) -> None:

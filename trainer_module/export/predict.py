@@ -194,22 +194,6 @@ class ExportedDetector:
         self.label_map: LabelMap = read_exported_label_map(model_dir)
         self._signature = LoadedSignature(model_dir, names.SIGNATURE_ENCODED)
 
-    def predict_bytes(self, image_bytes: bytes, name: str = "image") -> Prediction:
-        """Detect objects in one JPEG or PNG.
-
-        Raises:
-            InputError: with `name`, if the image is broken or of another format.
-        """
-        image_rgb = decode_image_rgb(image_bytes, name)
-        (rows,) = self._detect([image_bytes])
-        if isinstance(rows, str):
-            raise InputError(f"{name}: the model cannot read the image ({rows}).")
-        return self._build_prediction(image_rgb, rows)
-
-    def _build_prediction(self, image_rgb: npt.NDArray[np.uint8], rows: Rows) -> Prediction:
-        class_names = tuple(self.label_map.name_of(class_id) for class_id in rows[names.CLASSES].tolist())
-        return Prediction(image_rgb, rows, class_names)
-
     def predict_batch(self, images: Sequence[bytes], image_names: Sequence[str]) -> Iterator[Prediction | InputError]:
         """Yield, in order, the prediction for each JPEG or PNG, or the error why it cannot be read.
 
@@ -225,7 +209,8 @@ class ExportedDetector:
             if isinstance(rows, str):
                 yield InputError(f"{name}: the model cannot read the image ({rows}).")
             else:
-                yield self._build_prediction(image_rgb, rows)
+                class_names = tuple(self.label_map.name_of(class_id) for class_id in rows[names.CLASSES].tolist())
+                yield Prediction(image_rgb, rows, class_names)
 
     def _detect(self, images: Sequence[bytes]) -> list[Rows | str]:
         """Return the detections of each image, or the error message of the model."""

@@ -14,7 +14,6 @@ import keras
 
 from detloom.trainer_module.layers.fused_batch_norm import FusedBatchNorm
 
-HOURGLASS_STRIDE = 4  # of the outputs
 _MOMENTUM = 0.1  # share of the old moving statistics, as in the reference
 _EPSILON = 1e-5
 
