@@ -233,7 +233,10 @@ def _leakage(evidence: CheckEvidence, found: Mapping[str, Any] | None, verb: str
     }
     offenders = {name: _with_keys(found["across_by_split"].get(name, 0), keys[name]) for name in evidence.held_out}
     totals = {name: part.num_examples for name, part in evidence.held_out.items()}
-    return _worst_split(offenders, totals, f"images {verb} split {train!r}")
+    finding = _worst_split(offenders, totals, f"images {verb} split {train!r}")
+    if found["is_complete"]:
+        return finding
+    return replace(finding, sentence=f"{finding.sentence}; there may be more, because not all pairs were compared")
 
 
 def find_exact_repeats(evidence: CheckEvidence) -> CheckFinding:

@@ -26,7 +26,7 @@ MODEL = ModelInput(
 )
 VALID = ((0.1, 0.1, 0.6, 0.6), 1), ((0.2, 0.2, 0.9, 0.9), 2)
 TINY = ((0.5, 0.5, 0.52, 0.9), 1)  # 2 px high
-NO_DUPLICATES = {"across_by_split": {}, "within_by_split": {}, "groups": []}
+NO_DUPLICATES = {"across_by_split": {}, "within_by_split": {}, "groups": [], "is_complete": True}
 ANCHORS = {"num_boxes": 4, "recall_at_50": 0.75, "mean_best_iou": 0.6}
 
 
@@ -233,18 +233,24 @@ def test_leakage_fails_with_the_records_of_the_other_split():
         "size_by_split": {"train": 1, "eval": 1},
         "members": [{"split": "train", "record_key": "a"}, {"split": "eval", "record_key": "b"}],
     }
-    leaked = {"across_by_split": {"eval": 1}, "within_by_split": {}, "groups": [group]}
+    leaked = NO_DUPLICATES | {"across_by_split": {"eval": 1}, "groups": [group]}
     result = run({"train": make(*VALID), "eval": make(*VALID)}, exact=leaked)["exact_duplicates"]
     assert_contains(result.sentence, "'train'", "1 of 1 in split 'eval' (100 %)", "at most 0 %", "data.split_by_ratio")
     assert (result.status, result.record_keys) == ("failed", ("eval/b",))
-    kept_apart = {"across_by_split": {}, "within_by_split": {}, "groups": []}
-    passed = run({"train": make(*VALID), "eval": make(*VALID)}, exact=kept_apart)["exact_duplicates"]
+    passed = run({"train": make(*VALID), "eval": make(*VALID)}, exact=NO_DUPLICATES)["exact_duplicates"]
     assert (passed.status, "data.split_by_ratio" in passed.sentence) == ("passed", False)
+
+
+@pytest.mark.parametrize("is_complete", [True, False])
+def test_leakage_that_is_a_lower_bound_says_so(is_complete):
+    near = NO_DUPLICATES | {"is_complete": is_complete}
+    result = run({"train": make(*VALID), "eval": make(*VALID)}, near=near)["near_duplicates"]
+    assert (result.status, "not all pairs" in result.sentence) == ("passed", not is_complete)
 
 
 def test_repeated_images_in_a_split_warn():
     group = {"size_by_split": {"train": 2}, "members": [{"split": "train", "record_key": key} for key in ("a", "b")]}
-    repeated = {"across_by_split": {}, "within_by_split": {"train": 1}, "groups": [group]}
+    repeated = NO_DUPLICATES | {"within_by_split": {"train": 1}, "groups": [group]}
     statistics = {"train": make(*VALID, into=make(*VALID)), "eval": make(*VALID)}
     result = run(statistics, near=repeated, exact=repeated)["exact_duplicates_within_split"]
     assert (result.status, result.value, result.record_keys) == ("warned", 0.5, ("train/a", "train/b"))
