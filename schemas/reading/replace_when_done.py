@@ -84,7 +84,7 @@ def _remove(folder: Path) -> None:
 
 
 def _delete(path: Path) -> None:
-    if path.is_dir():
+    if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
-    elif path.exists():
-        path.unlink()
+    else:
+        path.unlink(missing_ok=True)

@@ -178,3 +178,13 @@ def test_content_is_synced_before_the_rename(tmp_path, monkeypatch):
         partial.mkdir()
         (partial / "b").write_text("b")
     assert sorted(synced) == [(".model.partial", False), ("b", False)]
+
+
+@pytest.mark.parametrize("target", ["other.txt", "folder"])
+def test_a_link_at_the_temporary_path_is_not_followed(tmp_path, target):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / ".a.txt.partial").symlink_to(tmp_path / target)
+    with replace_when_done(tmp_path / "a.txt") as partial:
+        partial.write_text("new")
+    assert not (tmp_path / "a.txt").is_symlink()
+    assert {path.name for path in tmp_path.iterdir()} == {"a.txt", "folder"}
