@@ -66,6 +66,8 @@ class FinishedTraining:
     def __post_init__(self) -> None:
         if datetime.fromisoformat(self.time).tzinfo is None:
             raise InputError(f"time: got {redact(self.time)!r}, allowed: a time with a time zone.")
+        if not isinstance(json.loads(self.config_hash), dict):
+            raise InputError(f"config_hash: got {redact(self.config_hash)!r}, allowed: a JSON object.")
 
     @property
     def date(self) -> str:

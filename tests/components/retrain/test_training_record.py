@@ -55,6 +55,15 @@ def test_an_invalid_file_is_skipped_and_logged(tmp_path, make_training, caplog, 
     assert broken.name in caplog.text
 
 
+@pytest.mark.parametrize("config_hash", ["c0", "[]"])
+def test_a_record_without_hashes_by_part_is_skipped(tmp_path, make_training, caplog, config_hash):
+    name = append_record(str(tmp_path), "cells", make_training())
+    path = tmp_path / "training_records/cells" / name
+    path.write_text(json.dumps({**json.loads(path.read_text()), "config_hash": config_hash}))
+    assert read_last_record(str(tmp_path), "cells") is None
+    assert name in caplog.text
+
+
 def test_an_unknown_key_of_a_later_version_is_ignored(tmp_path, make_training):
     name = append_record(str(tmp_path), "cells", make_training())
     path = tmp_path / "training_records/cells" / name
