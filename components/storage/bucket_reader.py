@@ -81,16 +81,23 @@ class BucketReader(BucketStorage):
         return data
 
     def _read_ahead(self) -> None:
-        while len(self._ahead) < _MAX_AHEAD and sum(map(self._num_bytes, self._ahead.values())) <= _MAX_BYTES_AHEAD:
+        while len(self._ahead) < _MAX_AHEAD and self._bytes_ahead() <= _MAX_BYTES_AHEAD:
             path = next(self._expected, None)
             if path is None:
                 return
             self._ahead[path] = self._threads.submit(super().read, path, self._limit_bytes)
 
-    def _num_bytes(self, future: Future[bytes | None]) -> int:
-        """Return the size of a file that was read, or else that of the file that was taken last."""
-        is_read = future.done() and future.exception() is None
-        return len(future.result() or b"") if is_read else self._last_bytes
+    def _bytes_ahead(self) -> int:
+        return sum(self._num_bytes(path, future) for path, future in self._ahead.items())
+
+    def _num_bytes(self, path: str, future: Future[bytes | None]) -> int:
+        """Return the size of a file as it was read, or as a page in memory says, or that of the file taken last."""
+        if future.done() and future.exception() is None:
+            return len(future.result() or b"")
+        folder, _, name = path.rpartition("/")
+        page = self._find_page(folder, name)
+        entry = page.entries.get(name) if page else None
+        return min(entry.size, self._limit_bytes + 1) if entry else self._last_bytes
 
     @cached_property
     def _threads(self) -> ThreadPoolExecutor:

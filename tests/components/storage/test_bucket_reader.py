@@ -108,10 +108,14 @@ def test_expected_files_are_read_ahead_in_any_case(fill, bucket, reader):
     assert reader.read("1", 20) == b"\1"
 
 
-def test_few_large_files_are_read_ahead(fill, bucket, reader, monkeypatch):
+@pytest.mark.parametrize("knows_sizes", [True, False])
+def test_few_large_files_are_read_ahead(knows_sizes, fill, bucket, reader, monkeypatch):
     monkeypatch.setattr(bucket_reader, "_MAX_BYTES_AHEAD", 250)
     fill({f"data/{number}": bytes(100) for number in range(10, 30)} | {"data/30": bytes(1000), "data/31": b"1"})
-    reader._last_bytes = 100
+    if knows_sizes:
+        assert reader.status("10")
+        bucket.requests.clear()
+    reader._last_bytes = 0 if knows_sizes else 100
     names = [str(number) for number in range(10, 32)]
     reader.expect(names, 2000)
     for number, name in enumerate(names):
