@@ -28,8 +28,6 @@ def push_by_hand(
     lock_seconds: float,
 ) -> PushResult:
     """Push a SavedModel without an evaluation; the push record names the user and the reason."""
-    if not reason.strip():
-        raise InputError("--reason: got an empty text, needed: why this model is pushed.")
     if card_dir is not None and not card_dir.is_dir():
         raise InputError(f"{card_dir}: no such folder; give one with model_card.md, .html or .json.")
     with _os_errors_reported(push_dir, "nothing was changed"):

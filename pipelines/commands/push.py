@@ -16,7 +16,7 @@ from detloom.pipelines.command_line.options import (
     copied_model,
     json_option,
 )
-from detloom.schemas.errors import ExitCode
+from detloom.schemas.errors import ExitCode, InputError
 from detloom.schemas.reading.redact import redact
 from detloom.schemas.run_file.push import LOCK_SECONDS, is_remote
 
@@ -77,6 +77,8 @@ def push(
     from detloom.trainer_module.export.predict import find_saved_model
 
     show_log()
+    if not reason.strip():  # before a model in a bucket is copied
+        raise InputError("--reason: got an empty text, needed: why this model is pushed.")
     model = find_saved_model(copied_model(model_dir))
     result = push_by_hand(
         model,
