@@ -58,7 +58,7 @@ def merge_outcomes(outcomes: Iterable[ReadOutcome], job: IngestJob) -> ReadSumma
             if known_id != class_id:
                 raise InputError(
                     f"{job.root}/{outcome.source}: category {name!r} has id {class_id}, elsewhere {known_id}; "
-                    "make them equal, or list the classes in classes."
+                    "make them equal, or list the class names in `classes`."
                 )
         for name, place in outcome.first_use.items():
             summary.first_use.setdefault(name, place)
@@ -99,7 +99,7 @@ def choose_label_map(summary: ReadSummary, job: IngestJob) -> LabelMap | None:
     if job.data_format == "images" or summary.all_are_refused:
         return None
     sources = ", ".join(source for source in job.sources.values() if source) or "it"
-    raise InputError(f"{job.root}: no labelled object in {sources}; list the classes in classes.")
+    raise InputError(f"{job.root}: no labelled object in {sources}; list the class names in `classes`.")
 
 
 def _from_ids(ids: dict[str, int], source: str, job: IngestJob) -> LabelMap:
@@ -108,12 +108,12 @@ def _from_ids(ids: dict[str, int], source: str, job: IngestJob) -> LabelMap:
         names = sorted(name for name, class_id in ids.items() if class_id == repeated_ids[0])
         raise InputError(
             f"{job.root}/{source}: categories: id {repeated_ids[0]} is used by {', '.join(map(repr, names[:9]))}; "
-            "correct it, or list the classes in classes."
+            "correct it, or list the class names in `classes`."
         )
     try:
         return LabelMap(tuple((class_id, name) for name, class_id in ids.items()))
     except InputError as error:
-        raise InputError(f"{job.root}/{source}: categories: {error} Or list the classes in classes.") from None
+        raise InputError(f"{job.root}/{source}: categories: {error} Or list the class names in `classes`.") from None
 
 
 def find_similar_names(names: Iterable[str]) -> list[list[str]]:
