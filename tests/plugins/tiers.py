@@ -14,7 +14,7 @@ from types import CodeType
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 TFX = frozenset({"tfx", "tfx_bsl", "ml_metadata", "apache_beam", "kfp", "tensorflow_data_validation"})
 TENSORFLOW = frozenset({"tensorflow", "keras"})
 # Documentation, scripts and the tests' own tools.
