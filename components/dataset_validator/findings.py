@@ -233,7 +233,11 @@ def _leakage(evidence: CheckEvidence, found: Mapping[str, Any] | None, verb: str
     }
     offenders = {name: _with_keys(found["across_by_split"].get(name, 0), keys[name]) for name in evidence.held_out}
     totals = {name: part.num_examples for name, part in evidence.held_out.items()}
-    finding = _worst_split(offenders, totals, f"images {verb} split {train!r}")
+    return _at_least(found, _worst_split(offenders, totals, f"images {verb} split {train!r}"))
+
+
+def _at_least(found: Mapping[str, Any], finding: CheckFinding) -> CheckFinding:
+    """Add to the sentence that the number is a lower bound, if it is one."""
     if found["is_complete"]:
         return finding
     return replace(finding, sentence=f"{finding.sentence}; there may be more, because not all pairs were compared")
@@ -258,7 +262,8 @@ def _repeats(evidence: CheckEvidence, found: Mapping[str, Any] | None, noun: str
             members = [member["record_key"] for member in group["members"] if member["split"] == name]
             keys[name] += members if size > 1 else []
     offenders = {name: _with_keys(found["within_by_split"].get(name, 0), keys[name]) for name in evidence.statistics}
-    return _worst_split(offenders, {name: part.num_examples for name, part in evidence.statistics.items()}, noun)
+    totals = {name: part.num_examples for name, part in evidence.statistics.items()}
+    return _at_least(found, _worst_split(offenders, totals, noun))
 
 
 def find_class_drift(evidence: CheckEvidence) -> CheckFinding:

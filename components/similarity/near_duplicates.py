@@ -5,8 +5,8 @@ bits are in at most d bands (the pigeonhole principle; for fingerprints: Manku, 
 Near-Duplicates for Web Crawling", WWW 2007, section 3). So only hashes that agree in two bands, a bucket, are compared.
 
 The number of pairs in a bucket is quadratic. In a large one (black frames, drawings of one template) each hash is only
-compared with its neighbours in the order of the other bits. They connect a group all the same; the number of images
-with a partner in another split is then a lower bound.
+compared with its neighbours in the order of the other bits. Nearly all pairs are found or connected by others all the
+same, but the counts are lower bounds then.
 """
 
 import itertools
@@ -52,8 +52,8 @@ class DuplicateReport:
     """Duplicates among N images.
 
     Attributes:
-        is_complete: all pairs in question were compared. Otherwise more than `MAX_BUCKET` hashes are much alike, and
-            `num_across_by_split` is a lower bound.
+        is_complete: all pairs in question were compared. Otherwise more than `MAX_BUCKET` hashes are much alike,
+            `num_across_by_split` and `num_within_by_split` are lower bounds, and a group may be listed as several.
         num_compared: images with a usable hash.
         num_flat: images not compared, because they have so little structure that they all look the same.
         num_across_by_split: images with a direct duplicate in another split; with `train_index`, images of other splits

@@ -154,7 +154,7 @@ def _duplicates_text(found: Json, kind: str, train_split: str) -> str:
     if not found["is_complete"]:
         sentences.append(
             f"More than {format_count(MAX_BUCKET)} images look much alike. Not all pairs of them were compared, so "
-            "there may be more images of other splits than are counted here."
+            "there may be more near-duplicates than are counted here."
         )
     if found["num_flat"]:
         sentences.append(f"{format_count(found['num_flat'])} images have too little structure to be compared.")

@@ -242,10 +242,11 @@ def test_leakage_fails_with_the_records_of_the_other_split():
 
 
 @pytest.mark.parametrize("is_complete", [True, False])
-def test_leakage_that_is_a_lower_bound_says_so(is_complete):
+def test_a_number_of_duplicates_that_is_a_lower_bound_is_described_as_one(is_complete):
     near = NO_DUPLICATES | {"is_complete": is_complete}
-    result = run({"train": make(*VALID), "eval": make(*VALID)}, near=near)["near_duplicates"]
-    assert (result.status, "not all pairs" in result.sentence) == ("passed", not is_complete)
+    results = run({"train": make(*VALID), "eval": make(*VALID)}, near=near)
+    for name in ("near_duplicates", "near_duplicates_within_split"):
+        assert (results[name].status, "not all pairs" in results[name].sentence) == ("passed", not is_complete)
 
 
 def test_repeated_images_in_a_split_warn():
