@@ -48,7 +48,11 @@ _ATTRIBUTES = {"Content-Type": "application/octet-stream", "Cache-Control": "no-
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _LAST_CHARACTER = "\U0010ffff"
 _VARIABLES = ("GOOGLE_", "STORAGE_EMULATOR_HOST", "AWS_", "AZURE_")  # on which clients depend
-_ENDPOINTS = ("STORAGE_EMULATOR_HOST", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AZURE_STORAGE_ENDPOINT")
+_ENDPOINTS = {
+    "gs": ("STORAGE_EMULATOR_HOST",),
+    "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
+    "az": ("AZURE_STORAGE_ENDPOINT",),
+}
 _URL = re.compile(r"https?://[!-~]+")
 _BUCKET_NAME = re.compile(r"[A-Za-z0-9._-]+")
 _STATUS = re.compile(r"non-2xx status code: (\d{3})")
@@ -237,7 +241,7 @@ class BucketStorage(RemoteStorage):
             raise OSError(errno.EINVAL, "the address does not name a bucket", where)
         if _first_process() != os.getpid():
             raise OSError(errno.ENOTSUP, "this process was forked after its parent had used a bucket", where)
-        for name in _ENDPOINTS:
+        for name in _ENDPOINTS[self._scheme]:
             if not _URL.fullmatch(os.environ.get(name, "http://none")):  # the client would panic
                 raise OSError(errno.EINVAL, f"{name} must be a URL such as http://host:9000", where)
         settings = tuple(sorted(each for each in os.environ.items() if each[0].startswith(_VARIABLES)))
