@@ -91,8 +91,10 @@ def post_json(
     if not url.startswith(("https://", "http://")):
         raise NotSentError(_NO_ADDRESS)
     try:
-        is_plain = url.startswith("http://") and urllib.parse.urlsplit(url).hostname not in _LOOPBACK
-        if authorization and is_plain:
+        parts = urllib.parse.urlsplit(url)
+        if "@" in parts.netloc:  # urllib would look up user and password as part of the host's name
+            raise NotSentError(f"{_NO_ADDRESS}, without a user; use notifications.webhook.authorization")
+        if authorization and parts.scheme == "http" and parts.hostname not in _LOOPBACK:
             raise NotSentError("the address is http://, but the header Authorization is sent to https:// only")
         data = json.dumps(payload, allow_nan=False).encode()
         request = urllib.request.Request(url, data, headers, method="POST")  # noqa: S310  # only http and https pass

@@ -126,6 +126,7 @@ def test_trusted_certificate_is_accepted_for_its_name_only(https_web, trusted):
         "https://host/\r\nX: geheim",
         "https://h/hößt/geheim",
         "https://me:geheim@host/",
+        "https://me:geheim@localhost:1/",
     ],
 )
 def test_invalid_address_is_refused_and_not_repeated(url):
