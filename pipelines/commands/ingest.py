@@ -125,8 +125,10 @@ def format_summary(report: Mapping[str, Any], output: str, seconds: float) -> st
 
 
 def _check_replay_options(context: click.Context) -> None:
-    for name in context.params:
-        if name in _REPLAYABLE_OPTIONS:
-            continue
-        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"--replay uses the settings of the earlier run; got '{name}' as well.")
+    for parameter in context.command.params:
+        is_given = context.get_parameter_source(parameter.name) is click.core.ParameterSource.COMMANDLINE
+        if is_given and parameter.name not in _REPLAYABLE_OPTIONS:
+            option = parameter.opts[0]
+            raise click.UsageError(
+                f"--replay uses the settings of the earlier run and cannot be combined with {option}"
+            )

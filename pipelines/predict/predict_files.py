@@ -57,8 +57,9 @@ class CocoOutput:
         for row in kept.to_coco(image_id):
             self._file.write(self._separator + json.dumps(row))
             self._separator = ",\n"
-        height, width = prediction.image_rgb.shape[:2]
-        self._images.append({"id": image_id, "file_name": name, "height": height, "width": width})
+        if self._has_own_ids:
+            height, width = prediction.image_rgb.shape[:2]
+            self._images.append({"id": image_id, "file_name": name, "height": height, "width": width})
 
     def _write_images(self) -> None:
         categories = [{"id": class_id, "name": name} for class_id, name in self._label_map.names_by_id]

@@ -1,6 +1,7 @@
 """Replace a file or folder only when its new content is complete; move folders between file systems."""
 
 import errno
+import glob
 import os
 import shutil
 from collections.abc import Iterator
@@ -12,10 +13,14 @@ from pathlib import Path
 def replace_when_done(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`; when the block ends, sync what was written there and rename it to `path`.
 
-    The block writes a file or a folder. `path` stays as it was if the block raises or writes nothing. What a killed
-    process left at the temporary path is deleted.
+    The block writes a file or a folder. `path` stays as it was if the block raises or writes nothing. Each process has
+    a temporary path of its own, so that two of them cannot publish each other's unfinished content; what killed
+    processes left is deleted.
     """
-    partial = path.with_name(f".{path.name}.partial")
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):
+        if not _is_running(left.name.split(".")[-2]):
+            _delete(left)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     _delete(partial)
     try:
         yield partial
@@ -34,6 +39,9 @@ def sync(path: Path) -> None:
     opened = os.open(path, os.O_RDONLY)
     try:
         os.fsync(opened)
+    except OSError as error:
+        if not (path.is_dir() and error.errno in (errno.EINVAL, errno.ENOTSUP)):  # some network file systems
+            raise
     finally:
         os.close(opened)
 
@@ -81,6 +89,16 @@ def _remove(folder: Path) -> None:
     except OSError:
         doomed = folder
     shutil.rmtree(doomed, ignore_errors=True)
+
+
+def _is_running(process: str) -> bool:
+    try:
+        os.kill(int(process), 0)
+    except PermissionError:
+        return True
+    except (ValueError, OverflowError, ProcessLookupError):
+        return False
+    return True
 
 
 def _delete(path: Path) -> None:

@@ -103,11 +103,12 @@ def test_a_version_that_is_removed_during_the_copy_is_skipped(copy, push, tmp_pa
 @pytest.mark.reliability("kill", "evaluate")
 def test_the_remains_of_a_killed_copy_are_removed(copy, push, tmp_path):
     push("first", 100)
-    left = tmp_path / "out" / ".Format-Serving.partial"
+    left = tmp_path / "out" / f".Format-Serving.{2**31 - 1}.partial"  # more than any process has
     left.mkdir(parents=True)
     (left / "saved_model.pb").write_text("half")
     (left / "more").write_text("half")
     assert copy()[1] == "first"
+    assert not left.exists()
     assert not (tmp_path / "out" / "Format-Serving" / "more").exists()
 
 

@@ -129,7 +129,7 @@ def test_an_input_or_a_replay_is_needed(tmp_path):
 def test_replay_refuses_other_settings(tmp_path):
     result = detloom_command("ingest", "--output", tmp_path / "out", "--replay", tmp_path, "--gzip")
     assert result.exit_code == 2
-    assert "'gzip'" in result.output
+    assert "--gzip" in result.output
 
 
 def test_repaired_records_are_replayed(make_voc, tmp_path):

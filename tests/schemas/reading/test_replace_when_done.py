@@ -10,6 +10,8 @@ import pytest
 from detloom.schemas.reading import replace_when_done as module
 from detloom.schemas.reading.replace_when_done import move_folder, replace_when_done
 
+NO_PROCESS = 2**31 - 1  # more than any process has
+
 
 @pytest.fixture
 def source(tmp_path):
@@ -160,8 +162,9 @@ def test_file_and_folder_are_replaced_when_complete(tmp_path):
 def test_nothing_is_replaced_if_the_block_raises_or_writes_nothing(tmp_path, error):
     file = tmp_path / "a.txt"
     file.write_text("old")
-    (tmp_path / ".a.txt.partial").mkdir()  # of a killed process
-    (tmp_path / ".a.txt.partial" / "half").write_text("")
+    left = tmp_path / f".a.txt.{NO_PROCESS}.partial"
+    left.mkdir()
+    (left / "half").write_text("")
     with pytest.raises(KeyboardInterrupt) if error else contextlib.nullcontext(), replace_when_done(file) as partial:
         assert not partial.exists()
         if error:
@@ -177,14 +180,23 @@ def test_content_is_synced_before_the_rename(tmp_path, monkeypatch):
     with replace_when_done(tmp_path / "model") as partial:
         partial.mkdir()
         (partial / "b").write_text("b")
-    assert sorted(synced) == [(".model.partial", False), ("b", False)]
+    assert sorted(synced) == [(f".model.{os.getpid()}.partial", False), ("b", False)]
 
 
 @pytest.mark.parametrize("target", ["other.txt", "folder"])
 def test_a_link_at_the_temporary_path_is_not_followed(tmp_path, target):
     (tmp_path / "folder").mkdir()
-    (tmp_path / ".a.txt.partial").symlink_to(tmp_path / target)
+    (tmp_path / f".a.txt.{os.getpid()}.partial").symlink_to(tmp_path / target)
     with replace_when_done(tmp_path / "a.txt") as partial:
         partial.write_text("new")
     assert not (tmp_path / "a.txt").is_symlink()
     assert {path.name for path in tmp_path.iterdir()} == {"a.txt", "folder"}
+
+
+def test_the_unfinished_content_of_another_process_is_not_published(tmp_path):
+    other = tmp_path / f".a.txt.{os.getppid()}.partial"
+    other.write_text("half")
+    with replace_when_done(tmp_path / "a.txt") as partial:
+        partial.write_text("new")
+    assert (tmp_path / "a.txt").read_text() == "new"
+    assert other.read_text() == "half"
