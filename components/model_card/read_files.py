@@ -33,7 +33,7 @@ def reading(path: str, what: str) -> Iterator[bytes]:
         yield data
     except InputError:
         raise
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, DecodeError) as error:
+    except (ValueError, LookupError, ArithmeticError, TypeError, AttributeError, RecursionError, DecodeError) as error:
         detail = f"{type(error).__name__}: {escape(str(error))[:200]}"
         raise InputError(f"{escape(path)}: not {what} ({detail}); create it again with this version.") from None
 
