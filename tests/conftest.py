@@ -16,7 +16,7 @@ import pytest
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # Tests are no package.
-sys.path += [str(Path(__file__).parent / name) for name in ("plugins", "components/fakes")]
+sys.path += [str(Path(__file__).parent / name) for name in ("support", "components/fakes")]
 pytest_plugins = ["tiers", "faults"]
 
 Box = tuple[float, float, float, float]  # ymin, xmin, ymax, xmax, relative

@@ -43,8 +43,9 @@ def _with_settings(step: Callable[..., None]) -> Callable[..., None]:
             setting.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind
         )
     step.__signature__ = inspect.Signature(list(parameters.values()))  # type: ignore[attr-defined]
-    lines = (f"        {setting.name}: {setting.doc}\n" for setting in settings)
-    step.__doc__ = (step.__doc__ or "").replace("        settings: see `command_settings`.\n", "".join(lines))
+    lines = (f"    {setting.name}: {setting.doc}\n" for setting in settings)
+    documentation = inspect.getdoc(step) or ""  # without indentation in all versions of Python
+    step.__doc__ = documentation.replace("    settings: see `command_settings`.\n", "".join(lines))
     return step
 
 
