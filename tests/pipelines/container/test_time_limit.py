@@ -80,7 +80,7 @@ def test_a_node_within_its_limit_keeps_its_exit_code(start):
 def test_a_node_over_its_limit_is_ended(start):
     process = start(SLEEPS, 0.5)
     assert process.wait(60) == 124
-    assert "0.5 seconds" in process.stderr.read()
+    assert "0.5 s" in process.stderr.read()
 
 
 def test_a_node_over_its_limit_can_save_its_state(start, tmp_path):
