@@ -1,4 +1,4 @@
-"""What TFX's local runner has no hooks for: observing its nodes, and recording the code that they ran."""
+"""Observe the nodes of a local run and record the code that they ran; TFX's local runner has no hooks for either."""
 
 import contextlib
 import json

@@ -31,7 +31,7 @@ class Splits:
 
 @dataclass(frozen=True, kw_only=True)
 class RatioSettings:
-    """How images are assigned to splits by ratio."""
+    """Settings that assign images to splits by ratio."""
 
     source: str = ""
     """Source of the images to split, named as in `splits`; empty for all images."""
@@ -79,7 +79,7 @@ class SplitByRatio(RatioSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class IngestSettings:
-    """How labelled images are read and checked, and what is kept of them.
+    """Settings for reading and checking labelled images, and for what is kept of them.
 
     The only declaration of these settings: the run file, DetectionExampleGen, `detloom ingest` and the component for
     Kubeflow Pipelines take names, types, defaults and documentation from here.

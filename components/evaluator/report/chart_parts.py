@@ -1,4 +1,4 @@
-"""What several charts of the page share."""
+"""Labels, texts and the selection of classes that several charts of the page share."""
 
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
