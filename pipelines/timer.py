@@ -1,6 +1,7 @@
 """Scheduled runs on one machine: systemd units, or a line of a user's crontab for machines without systemd."""
 
 import contextlib
+import importlib.metadata
 import re
 import shlex
 import sys
@@ -39,8 +40,15 @@ def run_command(run: RunFile, run_file: Path) -> list[str]:
     """Return the words of the command that runs the pipeline from any folder.
 
     Raises:
-        InputError: a path has unusual characters.
+        InputError: a path has unusual characters, or detloom is not installed.
     """
+    try:
+        importlib.metadata.distribution("detloom")
+    except importlib.metadata.PackageNotFoundError:
+        raise InputError(
+            f"{sys.executable}: detloom is not installed in this Python, so a timer cannot start it; install it with "
+            "pip (pip install -e . for a checkout)."
+        ) from None
     words = [
         sys.executable,
         "-m",

@@ -10,11 +10,14 @@ same, but the counts are lower bounds then.
 """
 
 import itertools
+import logging
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+_LOGGER = logging.getLogger("detloom")
 
 NUM_BITS = 64
 # Measured on the blood cell photographs of BCCD: for 100 of them, copies at half size, JPEG quality 50, as PNG, 20 %
@@ -106,10 +109,17 @@ def group_near_duplicates(
 ) -> npt.NDArray[np.int64]:
     """Return a number for each image that is equal for near-duplicates, also for those that others connect.
 
-    A flat image (see `find_near_duplicates`) is alone.
+    A flat image (see `find_near_duplicates`) is alone. A warning is logged if more than `MAX_BUCKET` images are so much
+    alike that a group may have several numbers.
     """
     groups_N = np.arange(len(hashes_N))
     search = _search_near(hashes_N, np.zeros(len(hashes_N)), max_distance)
+    if not search.is_complete:
+        _LOGGER.warning(
+            "More than %d images look much alike. Not all pairs were compared, so near-duplicates of them may be in "
+            "different groups and splits; split them by a group of your own (group_by).",
+            MAX_BUCKET,
+        )
     groups_M = search.groups()[search.unique_of_M]
     _, firsts, places_M = np.unique(groups_M, return_index=True, return_inverse=True)
     groups_N[search.rows_M] = search.rows_M[firsts[places_M]]

@@ -1,3 +1,4 @@
+import importlib.metadata
 import os
 import re
 import shutil
@@ -143,6 +144,15 @@ def test_characters_that_systemd_or_cron_escape_are_refused(make_run, folder):
         format_units(run, file)
     with pytest.raises(InputError, match="rename it"):
         format_crontab(run, file, NOW, NOWHERE)
+
+
+def test_a_python_without_detloom_is_refused(make_run, monkeypatch):
+    def distribution(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "distribution", distribution)
+    with pytest.raises(InputError, match="pip install -e"):
+        format_crontab(*make_run(), NOW, NOWHERE)
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")

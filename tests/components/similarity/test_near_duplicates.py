@@ -133,15 +133,19 @@ def test_edges_are_merged_in_parts(monkeypatch):
     assert_equal_to_all_pairs(hashes, rng.integers(0, 3, 300), 5)
 
 
-def test_a_bucket_of_as_many_hashes_as_allowed_is_compared_pairwise(monkeypatch):
+def test_a_bucket_of_as_many_hashes_as_allowed_is_compared_pairwise(monkeypatch, caplog):
     # 5 hashes agree in 59 bits and differ from one another in 2 bits: all are in most buckets.
     hashes = [flip(A, bit) for bit in (0, 10, 20, 30, 40)]
     monkeypatch.setattr(near_duplicates, "_NUM_NEIGHBOURS", 0)
     monkeypatch.setattr(near_duplicates, "MAX_BUCKET", 5)
     report = find(hashes, max_distance=2)
     assert (report.is_complete, report.num_groups, report.groups[0].size) == (True, 1, 5)
+    assert len(set(group_near_duplicates(np.array(hashes, np.uint64), max_distance=2))) == 1
+    assert caplog.messages == []
     monkeypatch.setattr(near_duplicates, "MAX_BUCKET", 4)
     assert not find(hashes, max_distance=2).is_complete
+    group_near_duplicates(np.array(hashes, np.uint64), max_distance=2)
+    assert [message for message in caplog.messages if "group_by" in message]
 
 
 def test_more_images_around_one_centre_than_are_compared_pairwise_are_one_group(monkeypatch):

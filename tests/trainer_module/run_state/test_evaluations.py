@@ -24,6 +24,12 @@ def make(path, values, metric="AP"):
     return history
 
 
+def test_history_is_read_again(tmp_path):
+    make(tmp_path / "run" / "h.json", [0.1, 0.2])
+    again = EvaluationHistory(tmp_path / "run" / "h.json")
+    assert (again.steps, 10 in again, 15 in again) == ([10, 20], True, False)
+
+
 def test_history_forgets_later_steps(tmp_path):
     make(tmp_path / "h.json", [0.1, 0.2, 0.3]).forget_after(20)
     assert EvaluationHistory(tmp_path / "h.json").steps == [10, 20]
@@ -103,6 +109,13 @@ def test_later_of_equal_evaluations_is_kept(tmp_path):
     assert consider(archive, 10, 0.5)
     assert consider(archive, 20, 0.5)
     assert (archive.best.step, stems(tmp_path)) == (20, ["ckpt-20"])
+
+
+def test_lowest_loss_is_best(tmp_path):
+    archive = BestCheckpoints(tmp_path, "loss", keep=1)
+    for step, loss in ((10, 2.0), (20, 1.0), (30, 3.0)):
+        consider(archive, step, 0.5, loss)
+    assert (archive.best.step, archive.best.value) == (20, 1.0)
 
 
 def test_nan_is_worse_than_any_number(tmp_path):
