@@ -26,7 +26,7 @@ def run_stages(folder: Path, output: Path, data_format: str, *, plan_only: bool)
     """Ingest all images of `folder` into one split below `output`, which must not exist; nothing is published."""
     params = ExampleGenParams(format=data_format, splits={"train": ""})
     out = IngestFolders(str(output), str(output / "rejects"))
-    job = build_job(str(folder), params, out, data_format, FormatEvidence("", {}), ("",), None)
+    job = build_job(str(folder), params, out, data_format, FormatEvidence("", {}), ("",))
     job.staging.make_folder()
     seconds: dict[str, float] = {}
     peak_mb: dict[str, float] = {}

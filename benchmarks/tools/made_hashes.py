@@ -32,4 +32,5 @@ def search_near_duplicates(kind: HashKind, count: int) -> int:
     """Search near-duplicates among `count` hashes as DatasetValidator does, and return the number of groups."""
     from detloom.components.similarity.near_duplicates import find_near_duplicates
 
-    return find_near_duplicates(make_hashes(kind, count), np.arange(count) % NUM_SPLITS, train_index=0).num_groups
+    split_indices_N = np.arange(count) % NUM_SPLITS
+    return find_near_duplicates(make_hashes(kind, count), split_indices_N, max_distance=5, train_index=0).num_groups

@@ -3,7 +3,6 @@
 import hashlib
 import math
 import os
-import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -39,7 +38,6 @@ REPAIR_AREA = "area_recomputed"  # a stated area that is not positive or exceeds
 REPAIR_ROTATED = "exif_rotated"  # rotated upright and re-encoded
 REPAIR_EXIF_IGNORED = "exif_ignored"  # left as stored, because the labels were made on the stored pixels
 REPAIR_FEATURE_DROPPED = "object_feature_dropped"  # of an existing example that lost some of its objects
-REPAIR_FOUND_BY_NAME = "found_by_name"  # the image was not where its annotation says
 REPAIR_FORMAT = "format_corrected"  # the file name's suffix contradicts the content
 
 _OBJECT_PREFIX = "image/object/"
@@ -47,7 +45,7 @@ _MAX_FLOAT32 = 3.4028234e38
 _FORMAT_OF_SUFFIX = {".jpg": "jpeg", ".jpeg": "jpeg", ".png": "png"}
 _Box = tuple[float, float, float, float]
 # Keys that ingestion computes; all other features of an existing tf.Example are copied.
-_OWN_KEYS = frozenset(
+OWN_KEYS = frozenset(
     (
         keys.IMAGE_ENCODED, *keys.STATISTICS_KEYS, keys.MASK,
         keys.KEYPOINT_X, keys.KEYPOINT_Y, keys.KEYPOINT_VISIBILITY, keys.NUM_KEYPOINTS,
@@ -84,7 +82,6 @@ class BuiltExample:
         repairs: number of repairs, by kind.
         left_out: number of marks that are not objects, by kind.
         class_names: classes of the written boxes.
-        decode_seconds: time spent on decoding the whole image, if requested.
     """
 
     example: bytes = b""
@@ -92,7 +89,6 @@ class BuiltExample:
     repairs: Counter[str] = field(default_factory=Counter)
     left_out: Counter[str] = field(default_factory=Counter)
     class_names: list[str] = field(default_factory=list)
-    decode_seconds: float = 0.0
 
 
 class _Kept(NamedTuple):
@@ -127,7 +123,7 @@ def read_image(record: SourceRecord, folder: DataFolder, max_bytes: int) -> Sour
         raise SourceError(Reason.NOT_AN_IMAGE, f"{len(encoded)} values of {keys.IMAGE_ENCODED}, allowed: 1")
     named = features[keys.IMAGE_FILENAME].bytes_list.value
     file_name = named[0].decode("utf-8", "replace") if named else record.record_key
-    others = {key: feature for key, feature in features.items() if key not in _OWN_KEYS}
+    others = {key: feature for key, feature in features.items() if key not in OWN_KEYS}
     num_objects = len(features[keys.BOX_XMIN].float_list.value)
     return SourceImage(encoded[0], file_name, others, num_objects, is_upright=True)
 
@@ -197,9 +193,7 @@ def _check_image(
         raise ImageError(Reason.WRONG_DIMENSIONS, detail)
     encoded = image.encoded
     if params.decode_images:
-        started = time.monotonic()
         check_decodes(encoded)
-        built.decode_seconds += time.monotonic() - started
     if header.orientation != 1:
         # The stated size shows whether the labels refer to the image as stored or as displayed. If both sizes are equal
         # or no size is stated, the labels refer to the displayed image: labelling tools rotate images.

@@ -72,7 +72,7 @@ def check_sample(root: str, params: ExampleGenParams, num_records: int) -> Sampl
     report = SampleReport(data_format=data_format)
     with tempfile.TemporaryDirectory(prefix="detloom-sample-") as folder:
         out = IngestFolders(folder, f"{folder}/rejects")
-        job = build_job(root, params, out, data_format, evidence, ("",), None)
+        job = build_job(root, params, out, data_format, evidence, ("",))
         job.staging.make_folder()
         for index, (split, source) in enumerate(job.sources.items()):
             chunks = formats.list_chunks(data_format, job.folder(""), split, source, job.params)

@@ -79,8 +79,6 @@ def choose_label_map(summary: ReadSummary, job: IngestJob) -> LabelMap | None:
     Raises:
         InputError: if the ids are invalid, or no class exists.
     """
-    if job.label_map:
-        return LabelMap(job.label_map)
     if job.params.classes:
         return LabelMap.from_names(job.params.classes)
     used = summary.boxes_by_class

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO, TypeVar
 
-from detloom.components.example_gen.sort_entries import sort_entries
 from detloom.components.storage.bucket_reader import BucketReader, open_to_read
 from detloom.components.storage.storage import Entry, Storage, is_address, open_regular_file, read_regular_file
 from detloom.schemas.contracts.rejects import Reason
@@ -109,6 +108,14 @@ class DataFolder:
             return self._open_address(path)
         except (OSError, ValueError) as error:
             raise source_error(error) from None
+
+    @contextlib.contextmanager
+    def refuse(self, path: str) -> Iterator[None]:
+        """Raise an InputError that names the file if the block raises a SourceError: a whole split depends on it."""
+        try:
+            yield
+        except SourceError as error:
+            raise InputError(f"{self._full(path)}: cannot be read ({error.detail}).") from None
 
     def _with_local_file(self, path: str, use: Callable[..., _Result]) -> _Result:
         """Call `use` with the full path of a file, and with flags that refuse a link unless it was checked."""
@@ -234,31 +241,33 @@ class DataFolder:
         """
         try:
             if is_address(self.root):
-                yield from sort_entries(self._storage.iter_entries(self._checked_name(folder)))
+                entries = self._storage.iter_entries(self._checked_name(folder))
+                yield from sorted(entries, key=lambda entry: (entry.is_folder, os.fsencode(entry.path)))
                 return
+            prefix = f"{folder}/" if folder else ""
             with os.scandir(self._follow(folder)) as found:
                 shown = (entry for entry in found if not entry.name.startswith("."))
-                paths = ((f"{folder}/{entry.name}" if folder else entry.name, entry) for entry in shown)
-                yield from sort_entries(self._describe(path, entry, with_status) for path, entry in paths)
+                names = sorted((self._leads_to_folder(prefix, entry), os.fsencode(entry.name)) for entry in shown)
         except (FileNotFoundError, NotADirectoryError, SourceError):
             return
         except OSError as error:
             raise InputError(f"{self._full(folder)}: the folder cannot be listed ({error.strerror}).") from None
+        for is_folder, name in names:
+            path = prefix + os.fsdecode(name)
+            yield self._status_or_empty(path) if with_status and not is_folder else Entry(path, is_folder=is_folder)
 
-    def _describe(self, path: str, entry: os.DirEntry[str], with_status: bool) -> Entry:
-        """Return the entry; a file that is no link has size and time only if they are requested."""
+    def _leads_to_folder(self, prefix: str, entry: os.DirEntry[str]) -> bool:
+        """Return whether an entry is a folder, or a link to one that may be read."""
         if entry.is_symlink():
-            if self.is_folder(path):
-                return Entry(path, is_folder=True)
-            with contextlib.suppress(SourceError):
-                return self.status(path) or Entry(path)
-        elif entry.is_dir(follow_symlinks=False):
-            return Entry(path, is_folder=True)
-        elif with_status and entry.is_file(follow_symlinks=False):
-            with contextlib.suppress(OSError):  # deleted meanwhile
-                status = entry.stat(follow_symlinks=False)
-                return Entry(path, status.st_size, status.st_mtime_ns)
-        return Entry(path)
+            return self.is_folder(prefix + entry.name)
+        return entry.is_dir(follow_symlinks=False)
+
+    def _status_or_empty(self, path: str) -> Entry:
+        """Return the entry of a file; with size 0 unless it is a regular file that may be read."""
+        try:
+            return self.status(path) or Entry(path)
+        except SourceError:
+            return Entry(path)
 
     @functools.cached_property
     def _storage(self) -> Storage:

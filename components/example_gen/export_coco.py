@@ -3,7 +3,7 @@
 COCO has no field for `difficult`, `truncated` and `group_of`; the number of lost flags is counted and returned.
 """
 
-import io
+import itertools
 import json
 import math
 from array import array
@@ -13,21 +13,20 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-from PIL import Image
+from pycocotools import mask as coco_mask
 
 from detloom.components.example_gen.exported_folder import (
     UNSOUND_BOX,
     ExportCounts,
     ExportedExample,
     ExportedObject,
-    as_float32,
     atomic_folder,
     find_splits,
     read_examples,
     safe_file_name,
-    shortest_decimal,
     write_image,
 )
+from detloom.components.example_gen.mask_png import decode_mask_png
 from detloom.components.examples_folder import ExamplesFolder
 from detloom.schemas.contracts import example_keys as keys
 from detloom.schemas.contracts.label_map import LabelMap, read_label_map
@@ -35,6 +34,7 @@ from detloom.schemas.errors import InputError
 
 IMAGES_DIR = "images"
 ANNOTATIONS_DIR = "annotations"
+_DECIMALS = 3  # of numbers in pixels: whole pixels, stored as a fraction in float32, are whole again
 _MAX_ID_DIGITS = 15  # JSON numbers are exact up to 2^53 in every reader
 _LOST_FLAGS = {"difficult": "is_difficult", "truncated": "is_truncated", "group_of": "is_group"}
 
@@ -42,7 +42,7 @@ _LOST_FLAGS = {"difficult": "is_difficult", "truncated": "is_truncated", "group_
 def export_coco(examples: Path, output: Path) -> ExportCounts:
     """Write a COCO data set into the empty folder `output`; image bytes are copied unchanged.
 
-    Reading it back gives the same float32 boxes to the last bit. Image ids are the source ids if those of all splits
+    Image ids are the source ids if those of all splits
     are unique whole numbers, else 1, 2, ...; ids of images and annotations are unique across splits.
 
     Raises:
@@ -62,26 +62,12 @@ def export_coco(examples: Path, output: Path) -> ExportCounts:
 
 
 def box_xywh_px(box_yxyx_rel: Sequence[float], image_hw: tuple[int, int]) -> list[float]:
-    """Return pixels with few decimals for which x / width, (x + w) / width etc., in float32, restore the box."""
+    """Return the box in pixels, rounded to a thousandth."""
+    height, width = image_hw
     ymin, xmin, ymax, xmax = box_yxyx_rel
-    x, width = _pixel_interval(xmin, xmax, image_hw[1])
-    y, height = _pixel_interval(ymin, ymax, image_hw[0])
-    return [x, y, width, height]
-
-
-def _pixel_interval(start_rel: float, end_rel: float, size: int) -> tuple[float, float]:
-    """Return start and extent in pixels.
-
-    These always read back: `rel * size` is exact in float64 (24 bits times 29), and `start + (end - start)` has an
-    error of at most one unit in the last of 53 bits, far from the midpoint between two float32 values, where rounding
-    changes.
-    """
-    start = shortest_decimal(start_rel * size, lambda value: as_float32(value / size) == start_rel)
-    extent = shortest_decimal(
-        end_rel * size - start,
-        lambda value: start + value <= size and as_float32((start + value) / size) == end_rel,
-    )
-    return start, extent
+    x, y = _pixel(xmin, width), _pixel(ymin, height)
+    right, bottom = _pixel(xmax, width), _pixel(ymax, height)
+    return [x, y, round(right - x, _DECIMALS), round(bottom - y, _DECIMALS)]
 
 
 @dataclass
@@ -145,9 +131,9 @@ class _Export:
 
     def _annotation(self, item: ExportedObject, image_hw: tuple[int, int]) -> dict[str, Any]:
         box = box_xywh_px(item.box_yxyx_rel, image_hw)
-        area = box[2] * box[3]
+        area = round(box[2] * box[3], _DECIMALS)
         if item.area_px is not None and math.isfinite(item.area_px):
-            area = _shortest_float32(item.area_px)
+            area = item.area_px
         elif item.area_px is not None:  # JSON cannot represent it
             self.counts.changed["area that is not finite (replaced by the box's area)"] += 1
         return {"category_id": item.class_id, "bbox": box, "area": area, "iscrowd": int(item.is_crowd)}
@@ -198,10 +184,6 @@ def _read_spool(path: Path) -> Iterator[tuple[dict[str, Any], list[dict[str, Any
             yield image, annotations
 
 
-def _shortest_float32(value: float) -> float:
-    return shortest_decimal(value, lambda short: as_float32(short) == value)
-
-
 def _masks(example: ExportedExample, where: str) -> list[Mapping[str, Any] | None]:
     """Return COCO's compressed run lengths of each object; None for an object without a mask."""
     encoded = example.features.texts(keys.MASK)
@@ -213,19 +195,12 @@ def _masks(example: ExportedExample, where: str) -> list[Mapping[str, Any] | Non
 
 
 def _run_lengths(png: bytes, image_hw: tuple[int, int], where: str) -> Mapping[str, Any]:
-    from pycocotools import mask as coco_mask
-
-    try:
-        with Image.open(io.BytesIO(png), formats=("PNG",)) as mask:
-            if (mask.height, mask.width) != image_hw:
-                raise InputError(f"{where}: a mask of size {mask.size}, allowed: the size of the image.")
-            mask_HW = np.asarray(mask.convert("L")) > 0
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{where}: a mask is not a PNG ({error}).") from None
-    counts = coco_mask.encode(np.asfortranarray(mask_HW.astype(np.uint8)))["counts"]
-    return {"size": list(image_hw), "counts": counts.decode("ascii")}
+    height, width = image_hw
+    mask = decode_mask_png(png, height * width)
+    if mask is None or mask["size"] != [height, width]:
+        raise InputError(f"{where}: a mask is not a PNG with one channel and the size of the image.")
+    counts = coco_mask.frPyObjects(mask, height, width)["counts"]
+    return {"size": [height, width], "counts": counts.decode("ascii")}
 
 
 def _keypoints(example: ExportedExample, where: str) -> list[list[float]]:
@@ -238,19 +213,9 @@ def _keypoints(example: ExportedExample, where: str) -> list[list[float]]:
     if len(numbers) != len(example.objects) or not sum(numbers) == len(xs) == len(ys) == len(visible):
         raise InputError(f"{where}, {example.source_id!r}: the numbers of keypoints, x, y and visibilities differ.")
     height, width = example.image_hw
-    result, start = [], 0
-    for count in numbers:
-        flat: list[float] = []
-        for x, y, visibility in zip(
-            xs[start : start + count], ys[start : start + count], visible[start : start + count], strict=True
-        ):
-            flat += (_pixel_point(x, width), _pixel_point(y, height), visibility)
-        result.append(flat)
-        start += count
-    return result
+    points = iter([(_pixel(x, width), _pixel(y, height), seen) for x, y, seen in zip(xs, ys, visible, strict=True)])
+    return [list(itertools.chain.from_iterable(itertools.islice(points, count))) for count in numbers]
 
 
-def _pixel_point(rel: float, size: int) -> float:
-    if not math.isfinite(rel):
-        return 0.0
-    return shortest_decimal(rel * size, lambda value: as_float32(value / size) == rel)
+def _pixel(rel: float, size: int) -> float:
+    return round(rel * size, _DECIMALS) if math.isfinite(rel) else 0.0

@@ -1,14 +1,14 @@
 """Export examples to YOLO: `images/<split>/`, `labels/<split>/` and `data.yaml`.
 
 The format stores boxes and classes. Crowds and groups are left out, because a label file cannot mark them as several
-objects. `difficult`, `truncated`, masks, keypoints and areas are lost. Each loss is counted and returned.
+objects. `difficult`, `truncated`, masks and keypoints are lost, counted and returned; areas are lost too.
 """
 
-import math
 import posixpath
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
+import numpy as np
 import yaml
 
 from detloom.components.example_gen.exported_folder import (
@@ -16,7 +16,6 @@ from detloom.components.example_gen.exported_folder import (
     ExportCounts,
     ExportedExample,
     ExportedObject,
-    as_float32,
     atomic_folder,
     find_splits,
     read_examples,
@@ -33,15 +32,14 @@ DATA_FILE = "data.yaml"
 # YOLO trainers expect the evaluation split to be named `val`
 _EVALUATION_SPLITS = ("val", "eval", "valid", "validation")
 _FOLDERS_WITH_A_MEANING = {*IMAGES_DIRS, "labels"}  # readers search a path for the last of these
-_AREA_TOLERANCE = 1e-4  # relative tolerance for a float32 computed from the box
 _FIRST_DECIMALS, _MAX_DECIMALS = 6, 17
 
 
 def export_yolo(examples: Path, output: Path) -> ExportCounts:
     """Write a YOLO data set into the empty folder `output`; image bytes are copied unchanged.
 
-    Class numbers are 0, 1, ... in the order of the label map's ids. Folders named like those that readers search for
-    (`images`, `labels`, ...) or like label files get a `_` appended.
+    Class numbers are 0, 1, ... in the order of the label map's ids. The images of a split are in one folder; in the
+    names of files in subfolders, a `_` replaces each slash.
 
     Raises:
         InputError: for a folder without examples, damaged examples, or an output that is not empty; nothing is written
@@ -54,16 +52,16 @@ def export_yolo(examples: Path, output: Path) -> ExportCounts:
     num_renumbered = sum(class_id != number + 1 for class_id, number in class_numbers.items())
     if num_renumbered:
         counts.lost["class id (renumbered)"] = num_renumbered
-    folders = _split_folders(splits)
+    _check_split_names(splits)
     with atomic_folder(output) as folder:
         for split, shards in splits.items():
-            export = _SplitExport(folder, split, folders[split], class_numbers, counts)
+            export = _SplitExport(folder, split, class_numbers, counts)
             for shard in shards:
                 for example in read_examples(shard):
                     export.write(example, str(shard))
         # No `path`: trainers resolve a relative one from their working directory, and without one use the file's
         # folder.
-        data = {**_split_keys(folders), "names": dict(enumerate(label_map.names))}
+        data = {**_split_keys(splits), "names": dict(enumerate(label_map.names))}
         text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
         (folder / DATA_FILE).write_text(text, encoding="utf-8")
     return counts
@@ -78,17 +76,11 @@ def box_cxcywh_rel(box_yxyx_rel: Sequence[float]) -> list[float]:
 
 
 def _centre_interval(start: float, end: float) -> tuple[float, float]:
-    """Return centre and extent of an interval between two float32 values from 0 to 1.
-
-    The exact values always read back: in float64 the centre is off by at most 2^-54 and half the extent by 2^-55 (both
-    are at most 1), so their difference is within 2^-53 of `start`. It rounds to `start` in float32 if half a unit in
-    the last place of `start`, 2^-25 of `start` or more, is larger, that is from 2^-27 up. A start of 0 is restored
-    exactly; a start between moves by less than 2^-53.
-    """
+    """Return centre and extent of an interval between two float32 values from 0 to 1."""
     for decimals in range(_FIRST_DECIMALS, _MAX_DECIMALS + 1):
         centre, extent = round((start + end) / 2, decimals), round(end - start, decimals)
         low, high = centre - extent / 2, centre + extent / 2
-        if low >= 0 and high <= 1 and as_float32(low) == start and as_float32(high) == end:
+        if low >= 0 and high <= 1 and np.float32(low) == start and np.float32(high) == end:
             return centre, extent
     return (start + end) / 2, end - start
 
@@ -96,11 +88,9 @@ def _centre_interval(start: float, end: float) -> tuple[float, float]:
 class _SplitExport:
     """A writer for the examples of one split."""
 
-    def __init__(
-        self, folder: Path, split: str, split_folder: str, class_numbers: dict[int, int], counts: ExportCounts
-    ) -> None:
+    def __init__(self, folder: Path, split: str, class_numbers: dict[int, int], counts: ExportCounts) -> None:
         self._split, self._class_numbers, self._counts = split, class_numbers, counts
-        self._images, self._labels = folder / "images" / split_folder, folder / "labels" / split_folder
+        self._images, self._labels = folder / "images" / split, folder / "labels" / split
         self._images.mkdir(parents=True)
         self._labels.mkdir(parents=True)
 
@@ -109,7 +99,7 @@ class _SplitExport:
         lines = [line for item in example.objects if (line := self._format(item, f"{where}, {example.source_id!r}"))]
         self._counts.num_objects[self._split] += len(lines)
         self._count_lost(example)
-        name = _plain_folders(safe_file_name(example, f"{self._split}-{number:08d}"))
+        name = safe_file_name(example, f"{self._split}-{number:08d}").replace("/", "_")
         # Two images with one stem (a.jpg, a.png) would share a label file, so a name is free only if its label file is.
         name = write_image(
             self._images,
@@ -118,7 +108,6 @@ class _SplitExport:
             is_free=lambda candidate: not (self._labels / _label_name(candidate)).exists(),
         )
         label_path = self._labels / _label_name(name)
-        label_path.parent.mkdir(parents=True, exist_ok=True)
         label_path.write_text("".join(lines), encoding="utf-8")
 
     def _format(self, item: ExportedObject, where: str) -> str:
@@ -137,56 +126,29 @@ class _SplitExport:
         return f"{self._class_numbers[item.class_id]} {numbers}\n"
 
     def _count_lost(self, example: ExportedExample) -> None:
-        """Count what is lost besides boxes and flags; an area that equals the box's area is no loss."""
+        """Count what is lost besides boxes and flags."""
         found = {
             "mask": sum(map(bool, example.features.texts(keys.MASK))),
             "keypoints": sum(number > 0 for number in example.features.ints(keys.NUM_KEYPOINTS).tolist()),
-            "area": sum(_has_own_area(item, example.image_hw) for item in example.objects),
         }
         self._counts.lost.update({name: number for name, number in found.items() if number})
-
-
-def _has_own_area(item: ExportedObject, image_hw: tuple[int, int]) -> bool:
-    if item.area_px is None:
-        return False
-    ymin, xmin, ymax, xmax = item.box_yxyx_rel
-    return not math.isclose(
-        item.area_px, (ymax - ymin) * image_hw[0] * (xmax - xmin) * image_hw[1], rel_tol=_AREA_TOLERANCE
-    )
-
-
-def _plain_folders(name: str) -> str:
-    """Rename the folders of a path that have a meaning for readers: `x/images/a.jpg` becomes `x/images_/a.jpg`."""
-    *folders, file_name = name.split("/")
-    return "/".join((*map(_plain_folder, folders), file_name))
-
-
-def _plain_folder(name: str) -> str:
-    # A folder `a.txt` would collide with the label file of `a.jpg`.
-    has_meaning = name.lower() in _FOLDERS_WITH_A_MEANING or name.lower().endswith(".txt")
-    return f"{name}_" if has_meaning else name
 
 
 def _label_name(image_name: str) -> str:
     return posixpath.splitext(image_name)[0] + ".txt"
 
 
-def _split_folders(splits: Iterable[str]) -> dict[str, str]:
-    """Return the folder below images/ and labels/ for each split: its name, unless that has a meaning for readers."""
-    folders: dict[str, str] = {}
-    taken = set(splits)
+def _check_split_names(splits: Iterable[str]) -> None:
     for split in splits:
-        folder = _plain_folder(split)
-        while folder != split and folder in taken:
-            folder += "_"
-        taken.add(folder)
-        folders[split] = folder
-    return folders
+        if split.lower() in _FOLDERS_WITH_A_MEANING or split.endswith(".txt"):
+            raise InputError(
+                f"split {split!r}: readers of YOLO search labels by folders of this name; rename the split."
+            )
 
 
-def _split_keys(folders: dict[str, str]) -> dict[str, str]:
+def _split_keys(splits: Collection[str]) -> dict[str, str]:
     """Return the folder for each key of data.yaml: the evaluation split becomes `val`, unless another split has that
     name.
     """
-    evaluation = next((name for name in _EVALUATION_SPLITS if name in folders), "val")
-    return {("val" if split == evaluation else split): f"images/{folder}" for split, folder in folders.items()}
+    evaluation = next((name for name in _EVALUATION_SPLITS if name in splits), "val")
+    return {("val" if split == evaluation else split): f"images/{split}" for split in splits}

@@ -1,4 +1,4 @@
-"""Read an examples folder, choose safe file names, shorten numbers, write the output atomically (both exporters)."""
+"""Read an examples folder, choose safe file names, write the output atomically (both exporters)."""
 
 import itertools
 import math
@@ -9,24 +9,23 @@ import shutil
 import unicodedata
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
 import tensorflow as tf
 
-from detloom.components.example_gen.image_header import neutralise_orientation
-from detloom.components.examples_folder import SHARD_PREFIX, ExamplesFolder
-from detloom.components.record_files import read_records
+from detloom.components.example_gen.build_example import OWN_KEYS
+from detloom.components.example_gen.image_header import remove_rotation
+from detloom.components.examples_folder import ExamplesFolder
+from detloom.components.record_files import count_missing, read_records
 from detloom.schemas.contracts import example_keys as keys
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.data.records import ExampleFeatures
 
 EXIF_NEUTRALISED = "exif_neutralised"
 UNSOUND_BOX = "box that is inverted, empty or outside the image (left out)"
-_SHARD_NAME = re.compile(SHARD_PREFIX + r"([0-9]{5,9})-of-([0-9]{5,9})(\.gz)?")
 _SPLIT_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
 _USUAL_ROOTS = ("images", "JPEGImages")  # removed from file names, because every export has its own folder of images
 _SUFFIX_BY_FORMAT = {"jpeg": ".jpg", "png": ".png"}
@@ -34,19 +33,6 @@ _SUFFIXES_BY_FORMAT = {"jpeg": (".jpg", ".jpeg", ".jpe", ".jfif"), "png": (".png
 _UNSAFE_CHARS = re.compile(r'[\x00-\x1f\x7f<>:"|?*\\]')  # including characters that Windows and archives reject
 _MAX_PART_BYTES = 200  # of one folder or file name; file systems allow 255, and a number and suffix may be appended
 _MAX_PARTS = 16
-_MAX_DECIMALS = 17
-_MAX_NAMED = 5  # of missing shards
-_KNOWN_KEYS = frozenset(
-    (
-        keys.IMAGE_ENCODED,
-        keys.MASK,
-        keys.KEYPOINT_X,
-        keys.KEYPOINT_Y,
-        keys.KEYPOINT_VISIBILITY,
-        keys.NUM_KEYPOINTS,
-        *keys.STATISTICS_KEYS,
-    )
-)
 
 
 @dataclass(frozen=True)
@@ -73,7 +59,7 @@ class ExportedExample:
     """One example, and the features that only one of the exporters needs.
 
     Attributes:
-        is_neutralised: `image` had an Exif orientation, which was removed.
+        is_neutralised: `image` had Exif data with a rotation, which were removed.
     """
 
     image: bytes
@@ -88,7 +74,7 @@ class ExportedExample:
     @property
     def num_other_features(self) -> int:
         """Count the non-empty features unknown to this project and the formats, such as `image/context/...`."""
-        return sum(key not in _KNOWN_KEYS and self.features.raw(key).ByteSize() > 2 for key in self.features)
+        return sum(key not in OWN_KEYS and self.features.raw(key).ByteSize() > 2 for key in self.features)
 
 
 @dataclass
@@ -129,33 +115,15 @@ def find_splits(examples: Path) -> tuple[dict[str, list[Path]], tuple[str, ...]]
     for split in splits:
         if not _SPLIT_NAME.fullmatch(split):
             raise InputError(f"{examples}: split {split!r}, allowed: letters, digits, '-', '_' and '.'.")
-    for shards in splits.values():
-        _check_none_missing(shards)
+    for split, shards in splits.items():
+        num_missing, num_expected = count_missing(map(str, shards))
+        if num_missing:
+            raise InputError(f"{folder.split_folder(split)}: {num_missing} of {num_expected} shards are missing.")
     filled = {split: [shard for shard in shards if not _is_empty(shard)] for split, shards in splits.items()}
     empty = tuple(split for split, shards in filled.items() if not shards)
     if len(empty) == len(filled):
         raise InputError(f"{examples}: no examples in any split ({', '.join(empty)}).")
     return {split: shards for split, shards in filled.items() if shards}, empty
-
-
-def _check_none_missing(shards: Sequence[Path]) -> None:
-    """Check that each shard named `-NNNNN-of-MMMMM` exists once; other names are not checked."""
-    names = [match for shard in shards if (match := _SHARD_NAME.fullmatch(shard.name))]
-    if not names:
-        return
-    folder, totals = shards[0].parent, sorted({int(match[2]) for match in names})
-    if len(totals) > 1:
-        raise InputError(f"{folder}: holds shards of two sets, -of-{totals[0]} and -of-{totals[1]}; keep one set.")
-    numbers = {int(match[1]) for match in names}
-    if len(numbers) < len(names):
-        raise InputError(f"{folder}: a shard exists twice, plain and as .gz; keep one of them.")
-    if max(numbers) >= totals[0]:
-        raise InputError(f"{folder}: shard {max(numbers)} of {totals[0]}, allowed: 0 to {totals[0] - 1}.")
-    num_missing = totals[0] - len(numbers)
-    if num_missing:
-        missing = itertools.islice((n for n in range(totals[0]) if n not in numbers), _MAX_NAMED)
-        named = ", ".join(f"{number:05d}" for number in missing) + (", ..." if num_missing > _MAX_NAMED else "")
-        raise InputError(f"{folder}: {num_missing} of {totals[0]} shards are missing: {named}.")
 
 
 def _is_empty(shard: Path) -> bool:
@@ -175,15 +143,6 @@ def read_examples(shard: Path) -> Iterator[ExportedExample]:
             number += 1
     except tf.errors.OpError as error:
         raise InputError(f"{shard}: damaged after {number} examples ({error.message}).") from None
-
-
-def shortest_decimal(exact: float, reads_back: Callable[[float], bool]) -> float:
-    """Return the number with the fewest decimals near `exact` that still reads back; else `exact` itself."""
-    for decimals in range(_MAX_DECIMALS):
-        value = round(exact, decimals)
-        if reads_back(value):
-            return value
-    return exact
 
 
 def safe_file_name(example: ExportedExample, fallback: str) -> str:
@@ -256,10 +215,6 @@ def atomic_folder(output: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def as_float32(value: float) -> float:
-    return float(np.float32(value))
-
-
 def _parse(record: bytes, where: str) -> ExportedExample:
     try:
         features = ExampleFeatures(record)
@@ -273,7 +228,7 @@ def _parse(record: bytes, where: str) -> ExportedExample:
             f"{where}: needs one image, its height and width, and the format 'jpeg' or 'png'; got {len(images)} "
             f"images, sizes {sizes}, format {image_format!r:.20}."
         )
-    image, is_neutralised = neutralise_orientation(images[0])
+    image, is_neutralised = remove_rotation(images[0])
     return ExportedExample(
         image=image,
         image_format=image_format,

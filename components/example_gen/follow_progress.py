@@ -54,13 +54,9 @@ def _show(name: str, unit: str, total: int, count: Callable[[], int], stop: thre
 
 
 def _count_written(job: IngestJob, finished: dict[str, int]) -> int:
-    """Count the records of finished shards, kept in `finished` by name, and of shards being written."""
+    """Count the records of finished shards, kept in `finished` by name."""
     for name in job.staging.list_names("written"):
         if name not in finished:
-            counts = read_shard_outcome(job, f"written/{name}").counts
+            counts = read_shard_outcome(job, f"written/{name}")
             finished[name] = counts.num_written + counts.num_quarantined
-    under_way = 0
-    for name in job.staging.list_names("progress"):
-        if name not in finished:
-            under_way += int(job.staging.read_json(f"progress/{name}"))
-    return sum(finished.values()) + under_way
+    return sum(finished.values())

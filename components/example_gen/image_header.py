@@ -38,10 +38,6 @@ _OTHER_KINDS = (
 _JPEG_FRAMES = {0xC0, 0xC1, 0xC2}  # baseline, extended, progressive: TensorFlow's libjpeg decodes these
 _JPEG_OTHER_FRAMES = set(range(0xC3, 0xD0)) - {0xC4, 0xC8, 0xCC}  # lossless, hierarchical, arithmetic
 _JPEG_BARE_MARKERS = {0x01, *range(0xD0, 0xD8)}  # have no length field
-# TIFF's BYTE, SHORT and LONG; the tag is a SHORT, but some readers accept the others
-_VALUE_FORMATS = {1: "B", 3: "H", 4: "I"}
-_SHORT = 3
-_ROTATED = range(2, 9)
 
 
 class ImageError(Exception):
@@ -181,67 +177,42 @@ def _iter_chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
 
 def _read_orientation(tiff: bytes) -> int:
     """Return the orientation in the first directory of a TIFF header; 1 if absent or invalid."""
-    for order, entry in _iter_orientation_tags(tiff):
-        (value,) = struct.unpack_from(order + "H", tiff, entry + 8)
-        return value if 1 <= value <= 8 else 1
-    return 1
-
-
-def _iter_orientation_tags(tiff: bytes) -> Iterator[tuple[str, int]]:
-    """Yield byte order and offset of each orientation tag in the first directory of a TIFF header."""
     order = {b"II": "<", b"MM": ">"}.get(tiff[:2])
     if order is None or len(tiff) < 8:
-        return
+        return 1
     (at,) = struct.unpack_from(order + "I", tiff, 4)
     if at + 2 > len(tiff):
-        return
+        return 1
     (num_entries,) = struct.unpack_from(order + "H", tiff, at)
     for entry in range(at + 2, min(at + 2 + 12 * num_entries, len(tiff) - 11), 12):
         if struct.unpack_from(order + "H", tiff, entry)[0] == _ORIENTATION_TAG:
-            yield order, entry
+            (value,) = struct.unpack_from(order + "H", tiff, entry + 8)
+            return value if 1 <= value <= 8 else 1
+    return 1
 
 
-def neutralise_orientation(image: bytes) -> tuple[bytes, bool]:
-    """Set every orientation of 2 to 8 to 1 (upright); return the image and whether it changed.
+def remove_rotation(image: bytes) -> tuple[bytes, bool]:
+    """Remove the Exif data of an image that they rotate; return the image, and whether it changed.
 
-    The boxes of an example refer to the pixels as stored, while other tools rotate an image before they draw on it. All
-    other bytes stay the same.
+    The boxes of an example refer to the pixels as stored, while other tools rotate an image before they draw on it.
     """
-    result = bytearray(image)
-    is_changed = False
-    is_png = image.startswith(_PNG_MAGIC)
-    with contextlib.suppress(ImageError):  # a damaged image is exported up to the damage
-        for start, end in _iter_exif(image):
-            tiff = image[start:end]
-            if new_tiff := _neutralise_tiff(tiff):
-                is_changed = True
-                result[start : start + len(tiff)] = new_tiff
-                if is_png:
-                    chunk_start = image.rindex(b"eXIf", 0, start)
-                    struct.pack_into(">I", result, end, zlib.crc32(result[chunk_start:end]))
-    return (bytes(result), True) if is_changed else (image, False)
+    with contextlib.suppress(ImageError):  # a damaged image is exported as it is
+        if read_image_header(image).orientation != 1:
+            pieces, at = [], 0
+            for start, end in _iter_exif(image):
+                pieces.append(image[at:start])
+                at = end
+            return b"".join((*pieces, image[at:])), True
+    return image, False
 
 
 def _iter_exif(image: bytes) -> Iterator[tuple[int, int]]:
-    """Yield start and end of each TIFF header with tags about the image."""
+    """Yield start and end of each part with Exif data."""
     if image.startswith(_JPEG_MAGIC):
         for marker, start, end in _iter_segments(image):
             if marker == _JPEG_APP1 and image.startswith(_EXIF, start):
-                yield start + len(_EXIF), end
-    elif image.startswith(_PNG_MAGIC):
+                yield start - 4, end  # marker and length before, nothing behind
+    else:
         for kind, start, end in _iter_chunks(image):
             if kind == b"eXIf":
-                yield start + (len(_EXIF) if image.startswith(_EXIF, start) else 0), end
-
-
-def _neutralise_tiff(tiff: bytes) -> bytes:
-    """Return the header with each orientation of 2 to 8 set to 1; empty if there is none. Invalid tags are kept."""
-    result, is_changed = bytearray(tiff), False
-    for order, entry in _iter_orientation_tags(tiff):
-        (kind,) = struct.unpack_from(order + "H", tiff, entry + 2)
-        # Read it as `_read_orientation` does, which ignores the type, and also as the type says.
-        values = [struct.unpack_from(order + form, tiff, entry + 8)[0] for form in {"H", _VALUE_FORMATS.get(kind, "H")}]
-        if any(value in _ROTATED for value in values):
-            struct.pack_into(order + "HHIHH", result, entry, _ORIENTATION_TAG, _SHORT, 1, 1, 0)
-            is_changed = True
-    return bytes(result) if is_changed else b""
+                yield start - 8, end + 4  # length and kind before, a checksum behind

@@ -6,10 +6,8 @@ grow with the data, and any runner works whose workers see both folders. The out
 parameters, not on the workers.
 """
 
-import json
 import os
 import time
-import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -59,19 +57,6 @@ class IngestFolders:
     rejects: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Subset:
-    """The part of a data set that a replay reads again.
-
-    Attributes:
-        records: (the data set's own split, record key) of each record.
-        label_map: of the first ingestion.
-    """
-
-    records: Sequence[tuple[str, str]]
-    label_map: tuple[tuple[int, str], ...]
-
-
 def ingest(
     root: str | Path,
     params: ExampleGenParams,
@@ -79,7 +64,6 @@ def ingest(
     make_pipeline: Callable[[], beam.Pipeline],
     *,
     subfolders: Sequence[str] = ("",),
-    subset: Subset | None = None,
 ) -> dict[str, Any]:
     """Ingest one data folder, or several below `root` as one; write and return the report.
 
@@ -93,10 +77,10 @@ def ingest(
     for subfolder in subfolders:
         _check_apart(f"{root}/{subfolder}" if subfolder else root, out)
     data_format, evidence = find_format(f"{root}/{subfolders[-1]}" if subfolders[-1] else root, params)
-    job = build_job(root, params, out, data_format, evidence, subfolders, subset)
+    job = build_job(root, params, out, data_format, evidence, subfolders)
     with hold_output(out.examples, _LOCK_FILE, "ingestion") as check_held:
         _check_has_no_links(out)
-        report = _write(job, out, evidence, make_pipeline, subset, check_held)
+        report = _write(job, out, evidence, make_pipeline, check_held)
     if report["error"]:
         raise RefusedDataError(report["error"], report)
     return report
@@ -107,16 +91,11 @@ def _write(
     out: IngestFolders,
     evidence: FormatEvidence,
     make_pipeline: Callable[[], beam.Pipeline],
-    subset: Subset | None,
     check_held: Callable[[], None],
 ) -> dict[str, Any]:
     """Write all files of the ingestion, the report last, and return the report."""
     job.staging.delete_tree()
     job.staging.make_folder()
-    if subset is not None:
-        with job.staging.open_to_write(job.only) as file:
-            for split, record_key in subset.records:
-                file.write(json.dumps([split, record_key]).encode("ascii") + b"\n")
     started = time.monotonic()
     num_chunks, has_many_sources = list_chunks(job)
     job = replace(job, has_many_sources=has_many_sources)
@@ -124,7 +103,7 @@ def _write(
     _clean(out)  # only now: if a source is missing, the output of an earlier ingestion is kept
     _run(job, num_chunks, make_pipeline)
     check_held()
-    report = _build_report(job, evidence, {} if subset is None else {"num_asked": len(subset.records)})
+    report = _build_report(job, evidence)
     _publish(job, out, report)
     seconds = time.monotonic() - started
     logging.info(
@@ -173,7 +152,7 @@ def find_format(folder: str, params: ExampleGenParams) -> tuple[str, FormatEvide
         data_format, evidence = formats.detect_format(DataFolder(folder))
         logging.info("%s: read as %s: %s", folder, data_format, evidence.sentence)
         return data_format, evidence
-    found = formats.find_evidence(params.format, DataFolder(folder))
+    found = formats.FORMATS[params.format].detect(DataFolder(folder))
     return params.format, found or FormatEvidence("given by the user, not detected", {})
 
 
@@ -184,7 +163,6 @@ def build_job(
     data_format: str,
     evidence: FormatEvidence,
     subfolders: Sequence[str],
-    subset: Subset | None,
 ) -> IngestJob:
     for name in evidence.splits if not (params.splits or params.split_by_ratio) else ():
         check_split_name(name, f"{root}: the data set's own splits")
@@ -198,9 +176,6 @@ def build_job(
         sources={"": params.source} if params.split_by_ratio else dict(splits),
         examples=out.examples,
         output_splits=tuple(names),
-        # A unique name, because long-lived workers cache the content.
-        only=f"only-{uuid.uuid4().hex}.jsonl" if subset is not None else "",
-        label_map=subset.label_map if subset is not None else (),
     )
 
 
@@ -253,8 +228,8 @@ def _plan(_: int, num_chunks: int, job: IngestJob) -> list[Shard]:
     return plan(num_chunks, job)
 
 
-def _build_report(job: IngestJob, evidence: FormatEvidence, more: Mapping[str, Any]) -> dict[str, Any]:
-    """Build the report, including `more`. Its `error` says why the data are refused, or is ""."""
+def _build_report(job: IngestJob, evidence: FormatEvidence) -> dict[str, Any]:
+    """Build the report. Its `error` says why the data are refused, or is ""."""
     planned = read_plan(job)
     if planned.error:
         job.staging.delete_tree()
@@ -298,7 +273,6 @@ def _build_report(job: IngestJob, evidence: FormatEvidence, more: Mapping[str, A
         "root": job.root,
         "subfolders": list(job.subfolders),
         "params": job.params.to_properties(),
-        **more,
     }
     return {**report, "error": find_refusal(job, report)}
 
@@ -308,17 +282,12 @@ def _add_counts(job: IngestJob, planned: Plan) -> dict[str, SplitCounts]:
     counts = {split: SplitCounts() for split in job.output_splits}
     for split, part in planned.counts.items():
         counts.setdefault(split, SplitCounts()).add(part)
-    decode_seconds = seconds = 0.0
-    shards = ((split, index) for split, num_shards in planned.num_shards.items() for index in range(num_shards))
-    paths = (job.shard_outcome_file(split, index) for split, index in shards)
-    for outcome in map_files(job.staging, partial(read_shard_outcome, job), paths):
-        counts[outcome.split].add(outcome.counts)
-        seconds += outcome.seconds
-        decode_seconds += outcome.decode_seconds
+    for split, num_shards in planned.num_shards.items():
+        paths = (job.shard_outcome_file(split, index) for index in range(num_shards))
+        for part in map_files(job.staging, partial(read_shard_outcome, job), paths):
+            counts[split].add(part)
     if not any(vars(counts.get("", SplitCounts())).values()):
         counts.pop("", None)
-    if job.params.decode_images:
-        logging.info("Decoding every image took %.1f s of the %.1f s spent on writing shards.", decode_seconds, seconds)
     return counts
 
 
@@ -345,7 +314,7 @@ def _publish(job: IngestJob, out: IngestFolders, report: Mapping[str, Any]) -> N
 def _describe_split(counts: SplitCounts, class_names: list[str]) -> dict[str, Any]:
     return {
         "num_in": counts.num_written + counts.num_quarantined,
-        **counts.to_json(),
+        **vars(counts),
         "repairs": dict(sorted(counts.repairs.items())),
         "left_out": dict(sorted(counts.left_out.items())),
         "rejects_by_reason": dict(sorted(counts.rejects_by_reason.items())),
@@ -367,11 +336,7 @@ def read_rejects(job: IngestJob) -> Iterator[bytes]:
 
 
 def find_refusal(job: IngestJob, report: Mapping[str, Any]) -> str:
-    """Return why the data are refused, in one sentence, or "". A replay is never refused, because it was refused
-    before.
-    """
-    if job.only:
-        return ""
+    """Return why the data are refused, in one sentence, or ""."""
     for split in job.output_splits:
         counts = report["splits"][split]
         if counts["num_written"] == 0:

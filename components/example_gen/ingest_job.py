@@ -4,7 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from detloom.components.example_gen.data_folder import DataFolder
 from detloom.components.example_gen.params import ExampleGenParams
@@ -34,8 +34,6 @@ class IngestJob:
         examples: output folder of the examples, which contains the staging folder for unfinished files.
         output_splits: names of the output splits.
         has_many_sources: several files or folders are read as one source, so keys are prefixed with the source.
-        only: file in the staging folder with the keys of the records to read, one per line; "" for all.
-        label_map: ids by class name, if they are fixed in advance; else empty.
     """
 
     params: ExampleGenParams
@@ -46,8 +44,6 @@ class IngestJob:
     examples: str
     output_splits: tuple[str, ...]
     has_many_sources: bool = False
-    only: str = ""
-    label_map: tuple[tuple[int, str], ...] = ()
 
     def folder(self, subfolder: str) -> DataFolder:
         return DataFolder(f"{self.root}/{subfolder}" if subfolder else self.root)
@@ -56,18 +52,14 @@ class IngestJob:
     def joins_duplicates(self) -> bool:
         """Return whether images that look the same are put into one split.
 
-        The data set's own splits and the groups of the user stay as they are. A replay reads too few of the images.
+        The data set's own splits and the groups of the user stay as they are.
         """
-        return bool(self.params.split_by_ratio) and not self.params.group_by and not self.only
+        return bool(self.params.split_by_ratio) and not self.params.group_by
 
     @property
     def staging(self) -> Storage:
         """Return the folder of unfinished files; all paths below are relative to it."""
         return open_storage(f"{self.examples}/{STAGING_DIR}")
-
-    def folders_file(self, subfolder: str) -> str:
-        """Return the path of the list of folders in which missing images are searched."""
-        return f"folders/{self.subfolders.index(subfolder):06d}.json"
 
     def chunks_file(self, number: int) -> str:
         """Return the path of a list of `CHUNKS_PER_FILE` chunks."""
@@ -96,10 +88,6 @@ class IngestJob:
     def shard_outcome_file(self, split: str, index: int) -> str:
         return f"written/{split}-{index:06d}.json"
 
-    def progress_file(self, name: str) -> str:
-        """Return the path of the number of records done in a shard that is being written."""
-        return f"progress/{name}.json"
-
     def rejects_file(self, step: str) -> str:
         """Return the path of one step's rejects; all of them, sorted by name, form the quarantine."""
         return f"{REJECTS_DIR}/{step}.jsonl"
@@ -122,6 +110,11 @@ class SplitCounts:
     boxes_by_class: Counter[str] = field(default_factory=Counter)
     rejects_by_reason: Counter[str] = field(default_factory=Counter)
 
+    def __post_init__(self) -> None:
+        """Convert what was read from JSON, in which counters are dictionaries."""
+        for name in ("repairs", "left_out", "boxes_by_class", "rejects_by_reason"):
+            setattr(self, name, Counter(getattr(self, name)))
+
     @property
     def num_boxes_left_out(self) -> int:
         """Number of objects that were left out; the other kinds are marks that are not objects."""
@@ -140,14 +133,6 @@ class SplitCounts:
         else:  # a reader may report many similar boxes in one line
             self.rejects_by_reason[reject.reason.value] += reject.num_boxes
             self.num_boxes_rejected += reject.num_boxes
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> "SplitCounts":
-        counted: dict[str, Any] = {n: Counter(v) if isinstance(v, dict) else v for n, v in values.items()}
-        return cls(**counted)
-
-    def to_json(self) -> dict[str, Any]:
-        return {name: dict(value) if isinstance(value, Counter) else value for name, value in vars(self).items()}
 
 
 def encode_chunk(chunk: Chunk, subfolder: str) -> bytes:
@@ -169,7 +154,6 @@ class PlanRow(NamedTuple):
     record_key: str
     image_id: str
     num_bytes: int
-    is_found_by_name: bool
     group: str
     class_names: list[str]
 
@@ -190,39 +174,14 @@ _encoder = json.JSONEncoder(separators=(",", ":"), check_circular=False)
 
 
 def encode_record(record: SourceRecord) -> bytes:
-    values = (
-        record.split,
-        record.record_key,
-        record.image_path,
-        record.annotation_path,
-        record.declared_hw,
-        record.objects,
-        record.is_relative,
-        record.left_out,
-        record.example_at,
-        record.image_problem,
-    )
-    return _encoder.encode(values).encode("ascii")
+    return _encoder.encode(record).encode("ascii")
 
 
 def decode_record(line: bytes) -> SourceRecord:
-    split, key, image_path, annotation_path, hw, objects, is_relative, left_out, at, problem = json.loads(line)
-    return SourceRecord(
-        split,
-        key,
-        image_path,
-        annotation_path,
-        (hw[0], hw[1]) if hw else None,
-        tuple(_decode_object(values) for values in objects),
-        is_relative,
-        tuple((kind, count) for kind, count in left_out),
-        (at[0], at[1]) if at else None,
-        problem,
+    """Return the record. JSON has no tuples, so the sequences in its objects are lists."""
+    record = SourceRecord._make(json.loads(line))
+    size = record.declared_hw
+    return record._replace(
+        declared_hw=(size[0], size[1]) if size else None,
+        objects=tuple(map(SourceObject._make, record.objects)),
     )
-
-
-def _decode_object(values: list[Any]) -> SourceObject:
-    values[1] = tuple(values[1])
-    if values[-1] is not None:
-        values[-1] = tuple((x, y, visibility) for x, y, visibility in values[-1])
-    return SourceObject._make(values)

@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detloom.components.example_gen.build_example import REPAIR_FOUND_BY_NAME
 from detloom.components.example_gen.classes import ReadSummary, check_classes, choose_label_map, merge_outcomes
 from detloom.components.example_gen.hash_images import group_duplicates, read_hashes
 from detloom.components.example_gen.ingest_job import (
@@ -46,7 +45,7 @@ MIN_RECORDS_PER_SHARD = 32
 _SCHEMA = """
 CREATE TABLE records (
     seq INTEGER PRIMARY KEY, split TEXT, source TEXT, record_key TEXT, image_id TEXT, num_bytes INTEGER,
-    is_found_by_name INTEGER, record_group TEXT, stratum INTEGER, out_split TEXT, place BLOB, record BLOB
+    record_group TEXT, stratum INTEGER, out_split TEXT, place BLOB, record BLOB
 );
 CREATE TABLE refused (seq INTEGER PRIMARY KEY);
 """
@@ -123,21 +122,21 @@ def plan(num_chunks: int, job: IngestJob) -> list[Shard]:
         result.label_map = list(label_map.names_by_id) if label_map else []
     except InputError as error:
         result, shards = Plan(error=str(error)), []
-    values = {**vars(result), "counts": {split: counts.to_json() for split, counts in result.counts.items()}}
+    values = {**vars(result), "counts": {split: vars(counts) for split, counts in result.counts.items()}}
     job.staging.write_json(job.plan_file, values)
     return shards
 
 
 def read_plan(job: IngestJob) -> Plan:
     values = job.staging.read_json(job.plan_file)
-    counts = {split: SplitCounts.from_json(part) for split, part in values["counts"].items()}
+    counts = {split: SplitCounts(**part) for split, part in values["counts"].items()}
     label_map = [(class_id, name) for class_id, name in values["label_map"]]
     return Plan(**{**values, "counts": counts, "label_map": label_map})
 
 
 def _check_sources(summary: ReadSummary, job: IngestJob) -> None:
     for split, source in job.sources.items():
-        if not summary.num_in[split] and not job.only:
+        if not summary.num_in[split]:
             what = f"split {split!r} ({source}) lists" if split else f"{source or 'the folder'} has"
             raise InputError(f"{job.root}: {what} no image.")
 
@@ -169,24 +168,20 @@ def _load_records(database: sqlite3.Connection, job: IngestJob, ranks: dict[str,
         stratum = min((ranks[name] for name in row.class_names), default=len(ranks))
         place = hashlib.sha256(row.record_key.encode("utf-8", "replace")).digest()[:12]
         return (
-            row.split, row.source, row.record_key, row.image_id, row.num_bytes, row.is_found_by_name, row.group,
-            stratum, split, place, record,
+            row.split, row.source, row.record_key, row.image_id, row.num_bytes, row.group, stratum,
+            split, place, record,
         )  # fmt: skip
 
     rows = (to_row(*decode_row(line)) for line in read_lines_of_files(job.staging, RECORDS_DIR))
-    columns = (
-        "split, source, record_key, image_id, num_bytes, is_found_by_name, record_group, stratum, out_split, place, "
-        "record"
-    )
-    database.executemany(f"INSERT INTO records ({columns}) VALUES ({', '.join('?' * 11)})", rows)  # noqa: S608
+    columns = "split, source, record_key, image_id, num_bytes, record_group, stratum, out_split, place, record"
+    database.executemany(f"INSERT INTO records ({columns}) VALUES ({', '.join('?' * 10)})", rows)  # noqa: S608
 
 
 def _refuse_duplicates(database: sqlite3.Connection) -> Iterator[Reject]:
     """Reject a record whose key is repeated in its split, or whose image belongs to an earlier record.
 
     Two output splits with the same source share all images on purpose; those are not duplicates. An image belongs to
-    the first record that is kept, so a rejected record does not cost another record its image; records whose
-    annotations name it come before those for which it was found by its name.
+    the first record that is kept, so a rejected record does not cost another record its image.
     """
     database.execute("CREATE INDEX by_key ON records (split, record_key)")
     later = """
@@ -210,7 +205,7 @@ def _find_shared_images(database: sqlite3.Connection) -> Iterator[tuple[int, byt
     shared = f"""
         SELECT seq, image_id, split, source, record_key, record FROM records
         WHERE image_id IN (SELECT image_id FROM records GROUP BY image_id HAVING COUNT(*) > 1) AND {_KEPT}
-        ORDER BY image_id, is_found_by_name, seq
+        ORDER BY image_id, seq
     """  # noqa: S608 - the query contains no data
     current = None
     owners: list[tuple[str, str, str]] = []
@@ -280,14 +275,12 @@ def _plan_split(database: sqlite3.Connection, split: str, job: IngestJob, result
     spread over the shards, and the result depends only on the records and the image sizes.
     """
     where = f"WHERE out_split = ? AND {_KEPT}"
-    num_records, num_bytes, num_found = database.execute(
-        f"SELECT COUNT(*), COALESCE(SUM(num_bytes), 0), SUM(is_found_by_name) FROM records {where}",  # noqa: S608
+    num_records, num_bytes = database.execute(
+        f"SELECT COUNT(*), COALESCE(SUM(num_bytes), 0) FROM records {where}",  # noqa: S608
         (split,),
     ).fetchone()
     if not num_records:
         return 0
-    if num_found:
-        result.counts.setdefault(split, SplitCounts()).repairs[REPAIR_FOUND_BY_NAME] += num_found
     result.num_planned += num_records
     total = max(1, num_bytes)
     few = min(FEW_SHARDS, math.ceil(num_records / MIN_RECORDS_PER_SHARD))

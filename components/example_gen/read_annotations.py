@@ -1,8 +1,6 @@
 """List the chunks of the annotations, and read each of them (first step): write one line per record."""
 
-import functools
 import itertools
-import json
 import re
 import sys
 from collections import Counter
@@ -11,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from typing import IO
 
 from detloom.components.example_gen.data_folder import DataFolder, SourceError
-from detloom.components.example_gen.find_by_name import ImageSearch
 from detloom.components.example_gen.ingest_job import (
     CHUNKS_PER_FILE,
     IngestJob,
@@ -30,7 +27,6 @@ from detloom.components.example_gen.sources.source_record import (
     SourceItem,
     SourceRecord,
 )
-from detloom.components.storage.storage import open_storage
 from detloom.schemas.contracts.rejects import Reason, Reject, format_reject
 from detloom.schemas.errors import InputError
 
@@ -123,24 +119,18 @@ def read_first_annotations(index: int, subfolder: str, chunk: Chunk, job: Ingest
         ):
             folder = job.folder(subfolder)
             writer = _ItemWriter(job, subfolder, folder, chunk.source, outcome, records, rejects)
-            for item in formats.read_chunk(job.data_format, folder, chunk, job.params):
+            for item in formats.FORMATS[job.data_format].read_chunk(folder, chunk, job.params):
                 writer.write(item)
                 if outcome.num_in == max_records:
                     break
     except InputError as error:
         outcome.error = str(error)
-    job.staging.write_json(job.read_outcome_file(index), {**vars(outcome), "counts": outcome.counts.to_json()})
+    job.staging.write_json(job.read_outcome_file(index), {**vars(outcome), "counts": vars(outcome.counts)})
 
 
 def read_outcome(job: IngestJob, index: int) -> ReadOutcome:
     values = job.staging.read_json(job.read_outcome_file(index))
-    return ReadOutcome(
-        **{
-            **values,
-            "counts": SplitCounts.from_json(values["counts"]),
-            "boxes_by_class": Counter(values["boxes_by_class"]),
-        }
-    )
+    return ReadOutcome(**{**values, "counts": SplitCounts(**values["counts"])})
 
 
 class _ItemWriter:
@@ -157,7 +147,6 @@ class _ItemWriter:
         rejects: IO[bytes],
     ) -> None:
         self._folder = folder
-        self._search = ImageSearch(self._folder, job.staging, job.folders_file(subfolder))
         self._prefix = f"{subfolder}/" if subfolder else ""
         # Depends on the settings, not on the number of spans so far, so that a key does not change when the next span
         # arrives.
@@ -165,7 +154,6 @@ class _ItemWriter:
         self._key_prefix = (self._prefix if has_many_spans else "") + (f"{source}:" if job.has_many_sources else "")
         self._leaves_out = job.params.unknown_class == "leave_out"
         self._group = re.compile(job.params.group_by) if job.params.group_by else None
-        self._only = _read_only(job.staging.address(), job.only) if job.only else None
         self._outcome, self._records, self._rejects = outcome, records, rejects
         self._num_bytes = 0  # in the file of records; not every file system tells
 
@@ -173,21 +161,16 @@ class _ItemWriter:
         if isinstance(item, SourceClass):
             self._outcome.class_ids.setdefault(item.name, item.class_id)
             return
-        item = _with_printable_names(item)
-        num_bytes, is_found = 0, False
-        if isinstance(item, SourceRecord):
-            item, num_bytes, is_found = self._find_image(item)
+        num_bytes = self._image_size(item) if isinstance(item, SourceRecord) else 0
         group = self._group_of(item) if isinstance(item, SourceRecord) else ""
         if self._prefix or self._key_prefix:
             item = _prefixed(item, self._prefix, self._key_prefix)
-        if self._only is not None and (item.split, item.record_key) not in self._only:
-            return
         if isinstance(item, Reject):
             self._outcome.num_in += item.scope == "record"
             self._reject(item)
         else:
             self._outcome.num_in += 1
-            self._write_record(item, group, num_bytes, is_found)
+            self._write_record(item, group, num_bytes)
 
     def _group_of(self, record: SourceRecord) -> str | None:
         """Return the text that decides the split: the group, or the data set's own key; None without a match."""
@@ -205,7 +188,7 @@ class _ItemWriter:
         if reject.reason is Reason.UNKNOWN_CLASS and self._outcome.first_unknown is None:
             self._outcome.first_unknown = (reject.file, reject.detail)
 
-    def _write_record(self, record: SourceRecord, group: str | None, num_bytes: int, is_found: bool) -> None:
+    def _write_record(self, record: SourceRecord, group: str | None, num_bytes: int) -> None:
         if group is None:
             assert self._group is not None
             searched = record.record_key if record.example_at else record.image_path
@@ -216,7 +199,7 @@ class _ItemWriter:
             record.image_path.encode()
             record.record_key.encode()
         except UnicodeEncodeError:
-            self._reject(_escaped(record).reject_record(Reason.UNREADABLE_FILE, "the file name is not UTF-8"))
+            self._reject(record.reject_record(Reason.UNREADABLE_FILE, "the file name is not UTF-8"))
             return
         self._outcome.boxes_by_class.update([item.class_name for item in record.objects])
         names = {item.class_name for item in record.objects}
@@ -233,7 +216,6 @@ class _ItemWriter:
             record_key=record.record_key,
             image_id=f"{record.image_path}@{record.example_at[0]}" if record.example_at else record.image_path,
             num_bytes=num_bytes,
-            is_found_by_name=is_found,
             group=group,
             class_names=sorted(names),
         )
@@ -245,53 +227,23 @@ class _ItemWriter:
         self._records.write(line)
         self._num_bytes += len(line)
 
-    def _find_image(self, record: SourceRecord) -> tuple[SourceRecord, int, bool]:
-        """Return the record with the path of its image, the image's size, and whether it was found by its name.
-
-        The size is 0 if the image is missing or invalid, which is reported when the image is read.
-        """
+    def _image_size(self, record: SourceRecord) -> int:
+        """Return the bytes of a record's image; 0 if it is missing or invalid, which is reported when it is read."""
         if record.example_at is not None:
-            return record, record.example_at[1], False
+            return record.example_at[1]
         try:
             status = self._folder.status(record.image_path)
-            if status is not None:
-                return record, status.size, False
-            path, problem = self._search.find(record)
-            status = self._folder.status(path) if path else None
         except SourceError:
-            return record, 0, False
-        if status is None:
-            return replace(record, image_problem=problem), 0, False
-        return replace(record, image_path=path), status.size, True
-
-
-def _with_printable_names(item: SourceRecord | Reject) -> SourceRecord | Reject:
-    """Escape the bytes of a reject's names that are not text, so that the reject can be written."""
-    if isinstance(item, SourceRecord) or (item.file + item.record_key).isascii():
-        return item
-    return replace(item, file=_escape(item.file), record_key=_escape(item.record_key), detail=_escape(item.detail))
-
-
-def _escaped(record: SourceRecord) -> SourceRecord:
-    return replace(record, image_path=_escape(record.image_path), record_key=_escape(record.record_key))
-
-
-def _escape(text: str) -> str:
-    return text.encode("utf-8", "backslashreplace").decode()
+            return 0
+        return status.size if status else 0
 
 
 def _prefixed(item: SourceRecord | Reject, prefix: str, key_prefix: str) -> SourceRecord | Reject:
     """Return the item with files relative to the folder of the spans, and with a key that is unique over spans."""
     if isinstance(item, Reject):
         return replace(item, file=prefix + item.file, record_key=key_prefix + item.record_key)
-    return replace(
-        item,
+    return item._replace(
         record_key=key_prefix + item.record_key,
         image_path=prefix + item.image_path,
         annotation_path=prefix + item.annotation_path,
     )
-
-
-@functools.lru_cache(maxsize=1)
-def _read_only(folder: str, path: str) -> frozenset[tuple[str, str]]:
-    return frozenset((split, key) for split, key in map(json.loads, open_storage(folder).read_lines(path)))

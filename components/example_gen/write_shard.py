@@ -2,9 +2,7 @@
 
 import contextlib
 import gzip
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
 from typing import IO
 
 from detloom.components.example_gen.build_example import BuiltExample, build_example, read_image
@@ -12,21 +10,10 @@ from detloom.components.example_gen.data_folder import DataFolder, SourceError
 from detloom.components.example_gen.ingest_job import IngestJob, SplitCounts, decode_record
 from detloom.components.example_gen.plan import Shard, read_plan
 from detloom.components.example_gen.sources.source_record import SourceRecord
-from detloom.schemas.contracts.rejects import Reject, format_reject
+from detloom.schemas.contracts.rejects import Reason, Reject, format_reject
 from detloom.trainer_module.files.tfrecord import frame_record
 
-_PROGRESS_SECONDS = 1.0  # between two updates of a shard's progress file
 _GZIP_LEVEL = 6  # zlib's own default
-
-
-@dataclass
-class ShardOutcome:
-    """The counts of one shard and its duration, of which `decode_images` took `decode_seconds`."""
-
-    split: str
-    counts: SplitCounts = field(default_factory=SplitCounts)
-    seconds: float = 0.0
-    decode_seconds: float = 0.0
 
 
 def write_shard(shard: Shard, job: IngestJob) -> str:
@@ -34,9 +21,8 @@ def write_shard(shard: Shard, job: IngestJob) -> str:
 
     One image is in memory at a time; from a bucket, also those that are read ahead: up to 16, about 64 MiB.
     """
-    started = reported = time.monotonic()
     class_ids = {name: class_id for class_id, name in read_plan(job).label_map}
-    outcome = ShardOutcome(shard.split, SplitCounts(num_shards=1))
+    counts = SplitCounts(num_shards=1)
     folder = DataFolder(job.root)
     name = f"{shard.split}-{shard.index:06d}"
     staging = job.staging
@@ -47,25 +33,17 @@ def write_shard(shard: Shard, job: IngestJob) -> str:
         staging.open_to_write(target) as file,
         _compressed(file) if shard.gzip else contextlib.nullcontext(file) as out,
     ):
-        for number, line in enumerate(staging.read_lines(job.shard_records_file(shard.split, shard.index)), start=1):
-            record = decode_record(line)
-            record = record if record.split == shard.split else replace(record, split=shard.split)
+        for line in staging.read_lines(job.shard_records_file(shard.split, shard.index)):
+            record = decode_record(line)._replace(split=shard.split)
             built = read_and_build(record, folder, class_ids, job)
             found = [built] if isinstance(built, Reject) else built.rejects
             for reject in found:
-                outcome.counts.add_reject(reject)
+                counts.add_reject(reject)
                 rejects.write(format_reject(reject) + b"\n")
             if isinstance(built, BuiltExample):
                 out.writelines(frame_record(built.example))
-                _count(built, outcome.counts)
-                outcome.decode_seconds += built.decode_seconds
-            now = time.monotonic()
-            if now - reported > _PROGRESS_SECONDS:
-                reported = now
-                staging.write_json(job.progress_file(name), number)
-    outcome.seconds = time.monotonic() - started
-    values = {**vars(outcome), "counts": outcome.counts.to_json()}
-    staging.write_json(job.shard_outcome_file(shard.split, shard.index), values)
+                _count(built, counts)
+    staging.write_json(job.shard_outcome_file(shard.split, shard.index), vars(counts))
     return target
 
 
@@ -82,9 +60,8 @@ def _image_files(shard: Shard, job: IngestJob) -> Iterator[str]:
             yield record.image_path
 
 
-def read_shard_outcome(job: IngestJob, path: str) -> ShardOutcome:
-    values = job.staging.read_json(path)
-    return ShardOutcome(**{**values, "counts": SplitCounts.from_json(values["counts"])})
+def read_shard_outcome(job: IngestJob, path: str) -> SplitCounts:
+    return SplitCounts(**job.staging.read_json(path))
 
 
 def _count(built: BuiltExample, counts: SplitCounts) -> None:
@@ -105,5 +82,8 @@ def read_and_build(
     try:
         image = read_image(record, folder, job.params.max_image_bytes)
     except SourceError as error:
-        return record.reject_record(error.reason, record.image_problem or error.detail)
+        detail = error.detail
+        if error.reason is Reason.MISSING_FILE:
+            detail = "the image is missing; if the images are in another folder, set images_dir"
+        return record.reject_record(error.reason, detail)
     return build_example(record, image, class_ids=class_ids, params=job.params)

@@ -120,10 +120,10 @@ class Storage(ABC):
             raise missing_file(self.address(path))
         return json.loads(data)
 
-    def write_json(self, path: str, value: Any, *, is_ascii: bool = False) -> None:
-        """Write JSON as `open_to_write` does; ASCII output can represent any text, including lone surrogates."""
+    def write_json(self, path: str, value: Any) -> None:
+        """Write JSON as `open_to_write` does; lone surrogates become question marks."""
         with self.open_to_write(path) as file:
-            file.write(json.dumps(value, indent=2, ensure_ascii=is_ascii).encode("utf-8", "replace") + b"\n")
+            file.write(json.dumps(value, indent=2, ensure_ascii=False).encode("utf-8", "replace") + b"\n")
 
     def replace_files(self, contents: Mapping[str, bytes]) -> None:
         """Write files in this order, after deleting the old ones, last first: if the last exists, so do the others."""

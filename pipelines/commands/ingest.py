@@ -9,14 +9,13 @@ import click
 from detloom.components.example_gen.command_settings import command_settings
 from detloom.components.example_gen.params import ExampleGenParams
 from detloom.pipelines.command_line.command import command
-from detloom.pipelines.command_line.options import FOLDER, complete_folder, verbose_option, workers_option
+from detloom.pipelines.command_line.options import complete_folder, verbose_option, workers_option
 from detloom.pipelines.command_line.setting_options import setting_options
 from detloom.schemas.contracts.rejects import REJECTS_FILE, REPORT_FILE
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import redact
 
 REJECTS_DIR = "rejects"  # inside the output folder
-_REPLAYABLE_OPTIONS = {"data_folder", "output", "num_workers", "replay_folder", "beam_args", "verbose"}
 
 
 @command(
@@ -27,6 +26,7 @@ _REPLAYABLE_OPTIONS = {"data_folder", "output", "num_workers", "replay_folder", 
     "--input",
     "data_folder",
     type=str,
+    required=True,
     shell_complete=complete_folder,
     help="Folder of the data set, or its address (gs://..., s3://...).",
 )
@@ -40,17 +40,9 @@ _REPLAYABLE_OPTIONS = {"data_folder", "output", "num_workers", "replay_folder", 
 )
 @setting_options(command_settings())
 @workers_option
-@click.option(
-    "--replay",
-    "replay_folder",
-    type=FOLDER,
-    metavar="REJECTS",
-    help="Read the quarantined records of an earlier run again.",
-)
 @verbose_option
 @click.argument("beam_args", nargs=-1, type=click.UNPROCESSED)
-@click.pass_context
-def ingest_command(context: click.Context, /, **options: Any) -> None:
+def ingest_command(**options: Any) -> None:
     """Read a labelled data set and write checked tf.Examples.
 
     Records that cannot be used go to DIR/rejects with a reason. Arguments after -- are Apache Beam pipeline options;
@@ -58,10 +50,6 @@ def ingest_command(context: click.Context, /, **options: Any) -> None:
     """
     from detloom.pipelines.local.console import format_next, log_nodes
 
-    if options["replay_folder"] is not None:
-        _check_replay_options(context)
-    elif not options["data_folder"]:
-        raise click.UsageError("Missing option '--input' (or '--replay').")
     if options["output"].startswith(("s3://", "az://")):
         shown = redact(options["output"])
         raise InputError(f"--output: got '{shown}', allowed: a folder, or an address at gs:// or hdfs://.")
@@ -81,13 +69,10 @@ def ingest_command(context: click.Context, /, **options: Any) -> None:
 
 def _ingest(options: Mapping[str, Any]) -> dict[str, Any]:
     from detloom.components.example_gen.ingest import IngestFolders, ingest
-    from detloom.components.example_gen.replay import replay
     from detloom.pipelines.local.beam_pipelines import pipeline_maker
 
     out = IngestFolders(options["output"], f"{options['output']}/{REJECTS_DIR}")
     make_pipeline = pipeline_maker(options["num_workers"], options["beam_args"])
-    if options["replay_folder"] is not None:
-        return replay(options["replay_folder"], out, make_pipeline, root=options["data_folder"] or "")
     params = ExampleGenParams(**{name: options[name] for name in command_settings()})
     return ingest(options["data_folder"], params, out, make_pipeline)
 
@@ -119,16 +104,4 @@ def format_summary(report: Mapping[str, Any], output: str, seconds: float) -> st
         ("rejects", f"{output}/{REJECTS_DIR}/{REJECTS_FILE}"),
         ("report", f"{output}/{REJECTS_DIR}/{REPORT_FILE}"),
     ]
-    if "num_asked" in report:
-        rows.insert(1, ("asked for", f"{report['num_asked']} quarantined images"))
     return format_table(rows)
-
-
-def _check_replay_options(context: click.Context) -> None:
-    for parameter in context.command.params:
-        is_given = context.get_parameter_source(parameter.name) is click.core.ParameterSource.COMMANDLINE
-        if is_given and parameter.name not in _REPLAYABLE_OPTIONS:
-            option = parameter.opts[0]
-            raise click.UsageError(
-                f"--replay uses the settings of the earlier run and cannot be combined with {option}"
-            )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from detloom.components.example_gen.data_folder import DataFolder
-from detloom.components.example_gen.sources.formats import find_evidence, list_chunks
+from detloom.components.example_gen.sources.formats import FORMATS, list_chunks
 from detloom.components.example_gen.sources.tfrecord import read_label_map as find_label_map
 from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, LabelMap, parse_label_map
 from detloom.schemas.errors import InputError
@@ -166,7 +166,7 @@ def _find_in_folder(named: _NamedInputs, records: Path, notes: list[str]) -> tup
     if not root.is_dir():
         raise InputError(f"--records: got {records}, which is not a folder.")
     folder = DataFolder(str(root))
-    evidence = find_evidence(_FORMAT, folder)
+    evidence = FORMATS[_FORMAT].detect(folder)
     splits = evidence.splits if evidence else {}
     sources: dict[str, str] = {}
     for section in (TRAIN, EVAL):

@@ -2,11 +2,7 @@
 
 import enum
 import json
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
-
-from detloom.schemas.errors import InputError
 
 REJECTS_FILE = "rejects.jsonl"  # one Reject per line: first those of the readers, then those of the images
 REPORT_FILE = "report.json"  # counts: in = written + quarantined
@@ -77,19 +73,3 @@ def parse_reject(line: bytes | str) -> Reject:
     """Parse a line written by `format_reject`; raise ValueError, KeyError or TypeError for any other text."""
     row = json.loads(line)
     return Reject(**{**row, "reason": Reason(row["reason"])})
-
-
-def read_rejects(folder: Path) -> Iterator[Reject]:
-    """Yield the rejects of a finished ingestion, line by line.
-
-    Raises:
-        InputError: with file and line, for a line that `format_reject` does not write.
-    """
-    path = folder / REJECTS_FILE
-    with path.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, start=1):
-            try:
-                reject = parse_reject(line)
-            except (ValueError, KeyError, TypeError) as error:
-                raise InputError(f"{path}:{number}: not a valid reject ({error}).") from None
-            yield reject

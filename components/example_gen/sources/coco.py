@@ -4,18 +4,23 @@ The lists may be in any order, and the annotations of an image may be anywhere i
 once into groups by image (image_groups.py), in memory that does not grow with it.
 """
 
+import functools
 import itertools
-import json
-import struct
-from array import array
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from detloom.components.example_gen.data_folder import DataFolder, SourceError, join_inside
+from detloom.components.example_gen.data_folder import DataFolder, join_inside
 from detloom.components.example_gen.sources import layout
 from detloom.components.example_gen.sources.coco_files import find_files, find_images_dir
-from detloom.components.example_gen.sources.image_groups import MAX_BYTES_PER_IMAGE, MAX_OBJECTS_PER_IMAGE, ImageGroups
+from detloom.components.example_gen.sources.image_groups import (
+    BAD_OBJECT,
+    IMAGE,
+    OBJECT,
+    ImageGroups,
+    collect_objects,
+    read_payload,
+)
 from detloom.components.example_gen.sources.json_stream import UnreadableElement, stream_lists
 from detloom.components.example_gen.sources.json_values import (
     MAX_TEXT_BYTES,
@@ -33,20 +38,14 @@ from detloom.components.example_gen.sources.source_record import (
     SourceItem,
     SourceObject,
     SourceRecord,
-    reject_box,
-    reject_record,
 )
 from detloom.schemas.contracts.rejects import Reason, Reject
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.data import IngestSettings
 
-_MAX_STRAYS = 1000  # annotations without an image that are reported one by one; the others of a file are one line
+DESCRIPTION = "a JSON file with `images` and `annotations`, at the top, in annotations/ or in train/, valid/, test/"
 _MAX_CATEGORIES = 100_000
 _MAX_ID = 2**63 - 1  # largest value of an int64 feature
-
-# kinds of items in a group, in the order in which they are read back
-_IMAGE, _OBJECT, _BAD_OBJECT = 0, 1, 2
-_OBJECT_FIELDS = struct.Struct("<qq5d2?")  # index, category id, corners, area, has an area, is a crowd
 
 
 def detect(folder: DataFolder) -> FormatEvidence | None:
@@ -63,10 +62,8 @@ def list_chunks(folder: DataFolder, split: str, source: str, settings: IngestSet
     if not sources:
         raise InputError(f"{folder.root}: no COCO annotation file found; give one as the source of split {split!r}.")
     for path in sources:
-        try:
+        with folder.refuse(path):
             folder.open(path).close()
-        except SourceError as error:
-            raise _unreadable(folder, path, split, error) from None
         yield Chunk(split, path)
 
 
@@ -76,36 +73,30 @@ def read_chunk(folder: DataFolder, chunk: Chunk, settings: IngestSettings) -> It
     Raises:
         InputError: naming file and line, if the JSON is unreadable or not a COCO detection file.
     """
-    strays = _Strays(chunk)
+    strays = _Strays()
     with ImageGroups() as groups:
         images_dir, class_names = yield from _collect(folder, chunk, settings, groups, strays)
         join = _Join(chunk, images_dir, class_names, strays)
         for image_id, items in groups.by_image():
             yield from join.join(image_id, items)
-    yield from strays.summarize_rest()
+    yield from strays.summarize()
 
 
 @dataclass
 class _Strays:
-    """A counter of annotations without an image; only the first ones are reported singly, so that the report stays
-    small.
-    """
+    """Annotations without an image: counted, and reported as one reject that names the first of them."""
 
-    chunk: Chunk
     num: int = 0
+    first: Reject | None = None
 
-    def count(self) -> bool:
-        """Count one more; return whether it is reported singly."""
+    def add(self, reject: Reject) -> None:
         self.num += 1
-        return self.num <= _MAX_STRAYS
+        self.first = self.first or reject
 
-    def summarize_rest(self) -> Iterator[Reject]:
-        num_left = self.num - _MAX_STRAYS
-        if num_left > 0:
-            detail = f"{num_left} more annotations have no image or are unreadable"
-            yield replace(
-                reject_box(self.chunk.split, Reason.UNKNOWN_IMAGE, self.chunk.source, "", detail), num_boxes=num_left
-            )
+    def summarize(self) -> Iterator[Reject]:
+        if self.first is not None:
+            more = f"; {self.num - 1} more annotations have no image" if self.num > 1 else ""
+            yield replace(self.first, detail=self.first.detail + more, num_boxes=self.num)
 
 
 def _collect(
@@ -120,11 +111,7 @@ def _collect(
     class_names: dict[int, str] = {}
     file_names: list[str] = []  # some
     uses_zero = False
-    try:
-        file = folder.open(chunk.source)
-    except SourceError as error:
-        raise _unreadable(folder, chunk.source, chunk.split, error) from None
-    with file:
+    with folder.refuse(chunk.source), folder.open(chunk.source) as file:
         keys = ("images", "annotations", "categories")
         for key, index, element in stream_lists(file, where, keys, MAX_ANNOTATION_BYTES):
             if key == "annotations":
@@ -132,19 +119,23 @@ def _collect(
                 if index == 0:
                     _check_kind(where, element)
                 if image_id is None:
-                    if strays.count():
-                        yield _reject_stray(chunk, index, element)
+                    strays.add(_reject_stray(chunk, index, element))
                     continue
                 uses_zero = uses_zero or element.get("category_id") == 0
-                groups.add(image_id, *_encode_object(index, element, settings))
+                item = _read_annotation(element, settings)
+                if isinstance(item, SourceObject):
+                    groups.add(image_id, OBJECT, (index, tuple(item)))
+                else:
+                    reason, detail = item
+                    groups.add(image_id, BAD_OBJECT, (index, reason.value, f"annotations[{index}]: {detail}"))
             elif key == "images":
                 image_id = _id(element.get("id")) if isinstance(element, dict) else None
                 problem = _image_problem(element)
                 if image_id is None:
                     detail = f"images[{index}]: {problem}"
-                    yield reject_record(chunk.split, Reason.UNREADABLE_ANNOTATION, chunk.source, f"#{index}", detail)
+                    yield chunk.reject_record(Reason.UNREADABLE_ANNOTATION, f"#{index}", detail)
                     continue
-                groups.add(image_id, _IMAGE, _encode_image(index, element, problem))
+                groups.add(image_id, IMAGE, (index, *_read_image(element, problem)))
                 if problem is None and len(file_names) < layout.SAMPLE:
                     file_names.append(_with_slashes(element["file_name"]))
             else:
@@ -227,54 +218,49 @@ def _image_problem(image: Any) -> str | None:
     return None
 
 
-def _encode_image(index: int, image: dict[str, Any], problem: str | None) -> bytes:
+def _read_image(image: dict[str, Any], problem: str | None) -> tuple[str | None, str, int, int]:
+    """Return the problem, the file name, and height and width, 0 if they are not stated."""
     if problem is not None:
-        return json.dumps([index, problem, None, 0, 0]).encode()
+        return problem, "", 0, 0
     height, width = (int(image.get(key) or 0) for key in ("height", "width"))
-    return json.dumps([index, None, _with_slashes(image["file_name"]), height, width]).encode()
+    return None, _with_slashes(image["file_name"]), height, width
 
 
-def _encode_object(index: int, annotation: dict[str, Any], settings: IngestSettings) -> tuple[int, bytes]:
-    """Return kind and payload of one annotation; its category is looked up after the file has been read."""
+def _read_annotation(annotation: dict[str, Any], settings: IngestSettings) -> SourceObject | tuple[Reason, str]:
+    """Return the object, or the reason for rejecting it. Its class is the category id until all names are read."""
     category_id = annotation.get("category_id")
     if type(category_id) is not int or abs(category_id) > _MAX_ID:
-        return _bad(index, Reason.UNKNOWN_CLASS, _unknown_category(category_id))
+        return Reason.UNKNOWN_CLASS, _unknown_category(category_id)
     bbox = annotation.get("bbox")
     numbers = [to_number(value) for value in bbox] if type(bbox) is list and len(bbox) == 4 else [None]
     if None in numbers:
-        return _bad(index, Reason.UNREADABLE_ANNOTATION, f"'bbox' must be four numbers, got {show(bbox)}")
+        return Reason.UNREADABLE_ANNOTATION, f"'bbox' must be four numbers, got {show(bbox)}"
     x, y, width, height = (number for number in numbers if number is not None)
-    area, is_crowd = to_number(annotation.get("area")), annotation.get("iscrowd")
+    is_crowd = annotation.get("iscrowd")
     if is_crowd not in (None, 0, 1):  # false and true are equal to 0 and 1
-        return _bad(index, Reason.UNREADABLE_ANNOTATION, f"'iscrowd' must be 0 or 1, got {show(is_crowd)}")
-    packed = _OBJECT_FIELDS.pack(
-        index, category_id, x, y, x + width, y + height, area or 0.0, area is not None, bool(is_crowd)
-    )
-    if not settings.masks and not settings.keypoints:
-        return _OBJECT, packed
+        return Reason.UNREADABLE_ANNOTATION, f"'iscrowd' must be 0 or 1, got {show(is_crowd)}"
     keypoints = annotation.get("keypoints") if settings.keypoints else None
     if keypoints is not None and (keypoints := _read_keypoints(keypoints)) is None:
         detail = f"'keypoints' must be triples of x, y and 0, 1 or 2, got {show(annotation['keypoints'])}"
-        return _bad(index, Reason.UNREADABLE_KEYPOINTS, detail)
-    mask = (annotation.get("segmentation") or None) if settings.masks else None
-    try:
-        return _OBJECT, packed + json.dumps([mask, keypoints]).encode()
-    except RecursionError:
-        return _bad(index, Reason.UNREADABLE_MASK, "'segmentation' is nested too deeply")
+        return Reason.UNREADABLE_KEYPOINTS, detail
+    return SourceObject(
+        class_name=str(category_id),
+        box_xyxy=(x, y, x + width, y + height),
+        is_crowd=bool(is_crowd),
+        area_px=to_number(annotation.get("area")),
+        mask=(annotation.get("segmentation") or None) if settings.masks else None,
+        keypoints=keypoints,
+    )
 
 
-def _read_keypoints(values: Any) -> list[tuple[float, float, int]] | None:
+def _read_keypoints(values: Any) -> tuple[tuple[float, float, int], ...] | None:
     if not isinstance(values, list) or len(values) % 3:
         return None
     numbers = [to_number(value) for value in values]
     if None in numbers or any(visibility not in (0, 1, 2) for visibility in numbers[2::3]):
         return None
     finite = [number for number in numbers if number is not None]
-    return [(x, y, int(seen)) for x, y, seen in zip(finite[0::3], finite[1::3], finite[2::3], strict=True)]
-
-
-def _bad(index: int, reason: Reason, detail: str) -> tuple[int, bytes]:
-    return _BAD_OBJECT, json.dumps([index, reason.value, detail]).encode()
+    return tuple((x, y, int(seen)) for x, y, seen in zip(finite[0::3], finite[1::3], finite[2::3], strict=True))
 
 
 @dataclass(frozen=True)
@@ -290,25 +276,32 @@ class _Join:
         image, indexes, first_object = _take_images(items)
         objects = itertools.chain(() if first_object is None else (first_object,), items)
         if image is None:
-            for kind, payload in objects:
-                if self.strays.count():
-                    index = _OBJECT_FIELDS.unpack_from(payload)[0] if kind == _OBJECT else json.loads(payload)[0]
-                    detail = f"annotations[{index}]: image_id {show(image_id)} is not among the images"
-                    yield reject_box(self.chunk.split, Reason.UNKNOWN_IMAGE, self.chunk.source, image_id, detail)
+            for _, payload in objects:
+                index = read_payload(payload)[0]
+                detail = f"annotations[{index}]: image_id {show(image_id)} is not among the images"
+                self.strays.add(self.chunk.reject_box(Reason.UNKNOWN_IMAGE, image_id, detail))
             return
         path = self._find_image(image_id, image, len(indexes))
         if not isinstance(path, str):
+            reason, problem = path
             num_boxes = sum(1 for _ in objects)
             for index in indexes:
-                detail = f"images[{index}]: {path[1]}"
-                yield reject_record(self.chunk.split, path[0], self.chunk.source, image_id, detail, num_boxes)
+                yield self.chunk.reject_record(reason, image_id, f"images[{index}]: {problem}", num_boxes=num_boxes)
                 num_boxes = 0  # several images share them, so they count once
             return
-        yield from self._read_objects(image_id, path, image, objects)
+        collected = collect_objects(self.chunk, image_id, objects, functools.partial(self._read_object, image_id))
+        if isinstance(collected, Reject):
+            yield collected
+            return
+        found, rejects = collected
+        yield from rejects
+        _, _, _, height, width = image
+        declared_hw = (height, width) if height and width else None
+        yield SourceRecord(self.chunk.split, image_id, path, self.chunk.source, declared_hw, tuple(found))
 
-    def _find_image(self, image_id: str, image: bytes, num_images: int) -> str | tuple[Reason, str]:
+    def _find_image(self, image_id: str, image: Sequence[Any], num_images: int) -> str | tuple[Reason, str]:
         """Return the image's path, or why it is rejected; of several images with one id, all are rejected."""
-        _, problem, file_name, _, _ = json.loads(image)
+        _, problem, file_name, _, _ = image
         if num_images > 1:
             return Reason.DUPLICATE_ID, f"the id {show(image_id)} is used by {num_images} images, allowed: 1"
         if problem is not None:
@@ -318,83 +311,40 @@ class _Join:
             return Reason.PATH_OUTSIDE, f"file_name {show(file_name)} leads out of the image folder"
         return path
 
-    def _read_objects(
-        self, image_id: str, path: str, image: bytes, items: Iterator[tuple[int, bytes]]
-    ) -> Iterator[SourceItem]:
-        objects: list[SourceObject] = []
-        rejects: list[Reject] = []
-        num_bytes = 0
-        for kind, payload in items:
-            num_bytes += len(payload)
-            if len(objects) + len(rejects) >= MAX_OBJECTS_PER_IMAGE or num_bytes > MAX_BYTES_PER_IMAGE:
-                num_boxes = len(objects) + len(rejects) + 1 + sum(1 for _ in items)
-                detail = f"{num_boxes} annotations with {num_bytes} bytes or more, too many to hold in memory"
-                yield reject_record(
-                    self.chunk.split, Reason.TOO_MANY_BOXES, self.chunk.source, image_id, detail, num_boxes
-                )
-                return
-            found = self._read_object(image_id, kind, payload)
-            if isinstance(found, SourceObject):
-                objects.append(found)
-            else:
-                rejects.append(found)
-        yield from rejects
-        _, _, _, height, width = json.loads(image)
-        declared_hw = (height, width) if height and width else None
-        yield SourceRecord(self.chunk.split, image_id, path, self.chunk.source, declared_hw, tuple(objects))
-
-    def _read_object(self, image_id: str, kind: int, payload: bytes) -> SourceObject | Reject:
-        if kind == _BAD_OBJECT:
-            index, reason, detail = json.loads(payload)
-            return reject_box(
-                self.chunk.split, Reason(reason), self.chunk.source, image_id, f"annotations[{index}]: {detail}"
-            )
-        index, category_id, xmin, ymin, xmax, ymax, area, has_area, is_crowd = _OBJECT_FIELDS.unpack_from(payload)
-        name = self.class_names.get(category_id)
-        if name is None:
-            detail = f"annotations[{index}]: {_unknown_category(category_id)}"
-            return reject_box(self.chunk.split, Reason.UNKNOWN_CLASS, self.chunk.source, image_id, detail)
-        mask, keypoints = None, None
-        if len(payload) > _OBJECT_FIELDS.size:
-            mask, points = json.loads(payload[_OBJECT_FIELDS.size :])
-            keypoints = None if points is None else tuple(map(tuple, points))
-        return SourceObject(
-            class_name=name,
-            box_xyxy=(xmin, ymin, xmax, ymax),
-            is_crowd=is_crowd,
-            area_px=area if has_area else None,
-            mask=mask,
-            keypoints=keypoints,
-        )
+    def _read_object(self, image_id: str, value: Any) -> Iterator[SourceObject | Reject]:
+        index, fields = value
+        item = SourceObject._make(fields)
+        name = self.class_names.get(int(item.class_name))
+        if name is not None:
+            yield item._replace(class_name=name)
+        else:
+            detail = f"annotations[{index}]: {_unknown_category(int(item.class_name))}"
+            yield self.chunk.reject_box(Reason.UNKNOWN_CLASS, image_id, detail)
 
 
-def _take_images(items: Iterator[tuple[int, bytes]]) -> tuple[bytes | None, Sequence[int], tuple[int, bytes] | None]:
+def _take_images(items: Iterator[tuple[int, bytes]]) -> tuple[Any, list[int], tuple[int, bytes] | None]:
     """Return the first image entry, the indexes of all image entries, which come first, and the next item."""
-    image, indexes = None, array("q")  # any number of entries may have the same id
+    image, indexes = None, []
     for kind, payload in items:
-        if kind != _IMAGE:
+        if kind != IMAGE:
             return image, indexes, (kind, payload)
-        image = image or payload
-        indexes.append(json.loads(payload)[0])
+        entry = read_payload(payload)
+        image = image or entry
+        indexes.append(entry[0])
     return image, indexes, None
 
 
 def _reject_stray(chunk: Chunk, index: int, annotation: Any) -> Reject:
     if isinstance(annotation, UnreadableElement):
         detail = f"annotations[{index}]: {annotation.detail}"
-        return reject_box(chunk.split, Reason.UNREADABLE_ANNOTATION, chunk.source, "", detail)
+        return chunk.reject_box(Reason.UNREADABLE_ANNOTATION, "", detail)
     image_id = annotation.get("image_id") if isinstance(annotation, dict) else None
     detail = f"annotations[{index}]: image_id {show(image_id)} is not among the images"
-    return reject_box(chunk.split, Reason.UNKNOWN_IMAGE, chunk.source, "", detail)
+    return chunk.reject_box(Reason.UNKNOWN_IMAGE, "", detail)
 
 
 def _unknown_category(category_id: Any) -> str:
     return f"category_id {show(category_id)} is not among the categories"
-
-
-def _unreadable(folder: DataFolder, source: str, split: str, error: SourceError) -> InputError:
-    where = f"{folder.root}/{source}"
-    return InputError(f"{where}: the annotation file of split {split!r} cannot be read ({error.detail}).")
 
 
 def _id(value: Any) -> str | None:

@@ -8,7 +8,6 @@ A source is the XML file ("" is annotations.xml, or the only XML file); `annotat
 subset "Train". The text after the last `#` is a subset unless a file has the whole text as its name.
 """
 
-import contextlib
 import math
 import posixpath
 from collections.abc import Iterator
@@ -26,14 +25,13 @@ from detloom.components.example_gen.sources.source_record import (
     SourceObject,
     SourceRecord,
     bounding_box,
-    reject_box,
-    reject_record,
 )
 from detloom.components.example_gen.sources.xml_file import has_root, stream_children
 from detloom.schemas.contracts.rejects import Reason
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.data import IngestSettings
 
+DESCRIPTION = "an XML file with the root <annotations>"
 ANNOTATIONS_FILE = "annotations.xml"
 DEFAULT_IMAGES_DIR = "images"
 _MARKS = ("points", "polyline", "skeleton", "tag")
@@ -77,8 +75,8 @@ def read_chunk(folder: DataFolder, chunk: Chunk, settings: IngestSettings) -> It
         InputError: if the XML is damaged, an element is too large, or it is another kind of export.
     """
     path, subset = _split_source(folder, chunk.source)
-    reader = _ImageReader(folder, chunk.split, path, settings)
-    with _errors_of(folder, path), folder.open(path) as file:
+    reader = _ImageReader(folder, chunk, path, settings)
+    with folder.refuse(path), folder.open(path) as file:
         yield from _read_elements(file, reader, subset, settings)
     if reader.num_seen == 0:
         what = "no image" if subset is None else f"no image of the subset {subset!r}"
@@ -101,19 +99,11 @@ def _read_elements(
                 yield from reader.read(element)
 
 
-@contextlib.contextmanager
-def _errors_of(folder: DataFolder, path: str) -> Iterator[None]:
-    try:
-        yield
-    except SourceError as error:
-        raise InputError(f"{folder.root}/{path}: {error.detail}.") from None
-
-
 class _ImageReader:
     """A reader of <image> elements; `num_seen` counts them."""
 
-    def __init__(self, folder: DataFolder, split: str, path: str, settings: IngestSettings) -> None:
-        self._folder, self._split, self._path = folder, split, path
+    def __init__(self, folder: DataFolder, chunk: Chunk, path: str, settings: IngestSettings) -> None:
+        self._folder, self._chunk, self._path = folder, Chunk(chunk.split, path), path
         usual = DEFAULT_IMAGES_DIR if folder.is_folder(DEFAULT_IMAGES_DIR) else ""
         self._images_dir = settings.images_dir or usual
         self._with_masks = settings.masks
@@ -126,13 +116,13 @@ class _ImageReader:
         num_boxes = sum(shape.tag not in _MARKS for shape in image)
         if not name:
             detail = f"image {number}: the attribute name is missing or empty"
-            yield reject_record(self._split, Reason.UNREADABLE_ANNOTATION, self._path, f"#{number}", detail, num_boxes)
+            yield self._chunk.reject_record(Reason.UNREADABLE_ANNOTATION, f"#{number}", detail, num_boxes=num_boxes)
             return
         key = posixpath.splitext(name)[0]
         image_path = self._find_image(name, image.get("subset") or "")
         if image_path is None:
             detail = f"image {number}: the name {show(name)} leads out of {self._images_dir or 'the data folder'}"
-            yield reject_record(self._split, Reason.PATH_OUTSIDE, self._path, key, detail, num_boxes)
+            yield self._chunk.reject_record(Reason.PATH_OUTSIDE, key, detail, num_boxes=num_boxes)
             return
         objects = []
         image_hw = _read_hw(image)
@@ -144,10 +134,9 @@ class _ImageReader:
             try:
                 objects.append(self._read_shape(shape, image_hw))
             except SourceError as error:
-                detail = f"image {number}, shape {index}: {error}"
-                yield reject_box(self._split, error.reason, self._path, key, detail)
+                yield self._chunk.reject_box(error.reason, key, f"image {number}, shape {index}: {error}")
         yield SourceRecord(
-            self._split, key, image_path, self._path, image_hw, tuple(objects), left_out=tuple(left_out.items())
+            self._chunk.split, key, image_path, self._path, image_hw, tuple(objects), left_out=tuple(left_out.items())
         )
 
     def _find_image(self, name: str, subset: str) -> str | None:

@@ -1,11 +1,11 @@
 """List the label formats, detect a folder's format, and call the reader of a format.
 
-To add a format: write its module, add a line to `FORMATS`, and its name to `IngestSettings.format`.
+To add a format: write its module (a `LabelFormat`), add a line to `FORMATS`, and its name to `IngestSettings.format`.
 """
 
 import posixpath
 from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from detloom.components.example_gen.data_folder import DataFolder
 from detloom.components.example_gen.sources import (
@@ -31,37 +31,39 @@ _LABEL_SUFFIXES = (".xml", ".json", ".jsonl", ".csv", ".tsv", ".parquet", ".mat"
 _LABEL_WORDS = ("label", "annot")
 
 
-class Reader(Protocol):
-    """The functions of a format's module."""
+class LabelFormat(Protocol):
+    """A format of labelled data sets: the module that detects and reads it.
 
-    def detect(self, folder: DataFolder) -> FormatEvidence | None: ...
+    Attributes:
+        DESCRIPTION: the files that detection looks for.
+    """
 
-    def list_chunks(self, folder: DataFolder, split: str, source: str, settings: IngestSettings) -> Iterator[Chunk]: ...
+    DESCRIPTION: str
 
-    def read_chunk(self, folder: DataFolder, chunk: Chunk, settings: IngestSettings) -> Iterator[SourceItem]: ...
+    def detect(self, folder: DataFolder) -> FormatEvidence | None:
+        """Return the evidence that the folder has this format; None if it does not look like it."""
+
+    def list_chunks(self, folder: DataFolder, split: str, source: str, settings: IngestSettings) -> Iterator[Chunk]:
+        """Return the parts of a source, each of which one worker reads."""
+
+    def read_chunk(self, folder: DataFolder, chunk: Chunk, settings: IngestSettings) -> Iterator[SourceItem]:
+        """Stream the records, rejects and classes of one chunk.
+
+        Raises:
+            InputError: if a file that the whole split depends on is damaged.
+        """
 
 
-class LabelFormat(NamedTuple):
-    """A format of labelled data sets: what detection looks for, and the module that reads it."""
-
-    description: str
-    reader: Reader
-
-
-_COCO_FILES = "a JSON file with `images` and `annotations`, at the top, in annotations/ or in train/, valid/, test/"
-_VOC_FILES = "Annotations/*.xml, or XML files beside their images, with the root <annotation>"
-_YOLO_FILES = "data.yaml, or .txt files with lines of numbers in labels/ or beside their images"
-_OPEN_IMAGES_FILES = "a CSV file with the columns ImageID, LabelName, XMin, XMax, YMin, YMax"
-FORMATS = {
-    "coco": LabelFormat(_COCO_FILES, coco),
-    "voc": LabelFormat(_VOC_FILES, voc),
-    "yolo": LabelFormat(_YOLO_FILES, yolo),
-    "open_images": LabelFormat(_OPEN_IMAGES_FILES, open_images),
-    "kitti": LabelFormat("label_2/*.txt with 15 columns and image_2/, or labels/ and images/", kitti),
-    "labelme": LabelFormat("JSON files with `shapes` and `imagePath`", labelme),
-    "cvat": LabelFormat("an XML file with the root <annotations>", cvat),
-    "tfrecord": LabelFormat("*.tfrecord, *.record, *-00000-of-00001", tfrecord),
-    UNLABELLED: LabelFormat("image files", image_folder),
+FORMATS: dict[str, LabelFormat] = {
+    "coco": coco,
+    "voc": voc,
+    "yolo": yolo,
+    "open_images": open_images,
+    "kitti": kitti,
+    "labelme": labelme,
+    "cvat": cvat,
+    "tfrecord": tfrecord,
+    UNLABELLED: image_folder,
 }
 
 
@@ -74,21 +76,7 @@ def list_chunks(
         InputError: if the source is missing, unreadable or empty.
     """
     _check_is_no_file(folder)
-    return FORMATS[data_format].reader.list_chunks(folder, split, source, settings)
-
-
-def read_chunk(data_format: str, folder: DataFolder, chunk: Chunk, settings: IngestSettings) -> Iterator[SourceItem]:
-    """Stream the records, rejects and classes of one chunk.
-
-    Raises:
-        InputError: if a file that the whole split depends on is damaged.
-    """
-    return FORMATS[data_format].reader.read_chunk(folder, chunk, settings)
-
-
-def find_evidence(data_format: str, folder: DataFolder) -> FormatEvidence | None:
-    """Return the folder's evidence for one format; None if it does not look like it."""
-    return FORMATS[data_format].reader.detect(folder)
+    return FORMATS[data_format].list_chunks(folder, split, source, settings)
 
 
 def detect_format(folder: DataFolder) -> tuple[str, FormatEvidence]:
@@ -103,7 +91,7 @@ def detect_format(folder: DataFolder) -> tuple[str, FormatEvidence]:
     _check_is_no_file(folder)
     found: dict[str, FormatEvidence] = {}
     for name, label_format in FORMATS.items():
-        evidence = label_format.reader.detect(folder)
+        evidence = label_format.detect(folder)
         if evidence is not None:
             found[name] = evidence
     labelled = [name for name in found if name != UNLABELLED] or list(found)
@@ -118,7 +106,7 @@ def detect_format(folder: DataFolder) -> tuple[str, FormatEvidence]:
         )
     if not folder.is_folder(""):
         raise InputError(f"{folder.root}: the folder does not exist; give the folder with the data set.")
-    looked_for = "; ".join(f"{name}: {known.description}" for name, known in FORMATS.items())
+    looked_for = "; ".join(f"{name}: {known.DESCRIPTION}" for name, known in FORMATS.items())
     raise InputError(
         f"{folder.root}: no format is recognised; looked for {looked_for}. Check the folder, or choose by --format or "
         "data.format."
@@ -134,8 +122,7 @@ def _check_is_no_file(folder: DataFolder) -> None:
 def _check_has_no_labels(folder: DataFolder, images: FormatEvidence) -> None:
     label = _find_label_like(folder)
     if label:
-        labelled = [(name, known) for name, known in FORMATS.items() if name != UNLABELLED]
-        looked_for = "; ".join(f"{name}: {known.description}" for name, known in labelled)
+        looked_for = "; ".join(f"{name}: {known.DESCRIPTION}" for name, known in FORMATS.items() if name != UNLABELLED)
         raise InputError(
             f"{folder.root}: contains {images.sentence}, and {label}, which may contain labels of an unknown format; "
             f"looked for {looked_for}. Choose with --format or data.format; for images without labels, use "

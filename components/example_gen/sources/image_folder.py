@@ -15,6 +15,7 @@ from detloom.components.example_gen.sources.source_record import (
 )
 from detloom.schemas.run_file.data import IngestSettings
 
+DESCRIPTION = "image files"
 _MAX_FILES = 10_000  # files
 
 

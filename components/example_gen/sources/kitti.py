@@ -31,12 +31,11 @@ from detloom.components.example_gen.sources.source_record import (
     SourceObject,
     SourceRecord,
     cut_into_chunks,
-    reject_box,
-    reject_record,
 )
 from detloom.schemas.contracts.rejects import Reason, Reject
 from detloom.schemas.run_file.data import IngestSettings
 
+DESCRIPTION = "label_2/*.txt with 15 columns and image_2/, or labels/ and images/"
 FOLDERS = (("label_2", "image_2"), ("labels", "images"))  # folder of labels, folder of images
 LISTS_DIR = "ImageSets"
 DONT_CARE = "DontCare"
@@ -94,9 +93,9 @@ def read_chunk(folder: DataFolder, chunk: Chunk, settings: IngestSettings) -> It
         path = join_inside(labels_dir, stem + label_suffix)
         if path is None:
             detail = f"the listed name {stem!r:.60} leads out of {labels_dir}/"
-            yield reject_record(chunk.split, Reason.PATH_OUTSIDE, chunk.source, key, detail)
+            yield chunk.reject_record(Reason.PATH_OUTSIDE, key, detail)
             continue
-        lines = read_label_lines(folder, chunk.split, path, key)
+        lines = read_label_lines(folder, chunk, path, key)
         if isinstance(lines, Reject):
             yield lines
             continue
@@ -106,10 +105,10 @@ def read_chunk(folder: DataFolder, chunk: Chunk, settings: IngestSettings) -> It
         if not folder.is_file(image_path):
             image_path = find_image(folder, image_stem, _IMAGE_SUFFIXES) or image_stem + _IMAGE_SUFFIXES[0]
             suffix = posixpath.splitext(image_path)[1]
-        yield from _read_record(chunk.split, key, image_path, path, lines)
+        yield from _read_record(chunk, key, image_path, path, lines)
 
 
-def _read_record(split: str, key: str, image_path: str, path: str, lines: list[str]) -> Iterator[SourceItem]:
+def _read_record(chunk: Chunk, key: str, image_path: str, path: str, lines: list[str]) -> Iterator[SourceItem]:
     objects = []
     num_left_out = 0
     for number, line in enumerate(lines, 1):
@@ -122,9 +121,9 @@ def _read_record(split: str, key: str, image_path: str, path: str, lines: list[s
         elif isinstance(item, SourceObject):
             objects.append(item)
         else:
-            yield reject_box(split, Reason.UNREADABLE_ANNOTATION, path, key, f"line {number}: {item}")
+            yield chunk.reject_box(Reason.UNREADABLE_ANNOTATION, key, f"line {number}: {item}", file=path)
     left_out = ((DONT_CARE, num_left_out),) if num_left_out else ()
-    yield SourceRecord(split, key, image_path, path, None, tuple(objects), left_out=left_out)
+    yield SourceRecord(chunk.split, key, image_path, path, None, tuple(objects), left_out=left_out)
 
 
 def _read_object(columns: list[str]) -> SourceObject | str | None:

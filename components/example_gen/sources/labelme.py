@@ -27,12 +27,11 @@ from detloom.components.example_gen.sources.source_record import (
     SourceRecord,
     bounding_box,
     cut_into_chunks,
-    reject_box,
-    reject_record,
 )
 from detloom.schemas.contracts.rejects import Reason
 from detloom.schemas.run_file.data import IngestSettings
 
+DESCRIPTION = "JSON files with `shapes` and `imagePath`"
 _HEAD_BYTES = 64 * 1024  # `shapes` precedes the image's own bytes
 _MAX_FILES = 5
 _NO_BOXES = frozenset({"point", "points", "line", "linestrip"})  # shapes without an area
@@ -70,25 +69,26 @@ class _JsonReader:
     """A reader of one file."""
 
     def __init__(self, folder: DataFolder, chunk: Chunk, settings: IngestSettings, name: str) -> None:
-        self._folder, self._chunk, self._settings = folder, chunk, settings
+        self._folder, self._settings = folder, settings
         self._path = posixpath.join(chunk.source, name)
+        self._chunk = Chunk(chunk.split, self._path)
         self._key = posixpath.splitext(name)[0]
 
     def read(self) -> Iterator[SourceItem]:
         try:
             data = self._read_json()
         except SourceError as error:
-            yield reject_record(self._chunk.split, error.reason, self._path, self._key, error.detail)
+            yield self._chunk.reject_record(error.reason, self._key, error.detail)
             return
         shapes = data["shapes"]
         if len(shapes) > MAX_OBJECTS_PER_IMAGE:
             detail = f"{len(shapes)} shapes, too many to hold in memory"
-            yield reject_record(self._chunk.split, Reason.TOO_MANY_BOXES, self._path, self._key, detail, len(shapes))
+            yield self._chunk.reject_record(Reason.TOO_MANY_BOXES, self._key, detail, num_boxes=len(shapes))
             return
         image_path = self._find_image(data)
         if image_path is None:
             detail = f"imagePath {show(data['imagePath'])} leads out of the data folder"
-            yield reject_record(self._chunk.split, Reason.PATH_OUTSIDE, self._path, self._key, detail, len(shapes))
+            yield self._chunk.reject_record(Reason.PATH_OUTSIDE, self._key, detail, num_boxes=len(shapes))
             return
         objects = []
         left_out: Counter[str] = Counter()
@@ -101,8 +101,7 @@ class _JsonReader:
             if isinstance(found, SourceObject):
                 objects.append(found)
             else:
-                detail = f"shapes[{index}]: {found}"
-                yield reject_box(self._chunk.split, Reason.UNREADABLE_ANNOTATION, self._path, self._key, detail)
+                yield self._chunk.reject_box(Reason.UNREADABLE_ANNOTATION, self._key, f"shapes[{index}]: {found}")
         height, width = (int(data.get(key) or 0) for key in ("imageHeight", "imageWidth"))
         yield SourceRecord(
             self._chunk.split,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from detloom.components.example_gen.data_folder import DataFolder, SourceError
 from detloom.components.example_gen.sources.image_groups import MAX_OBJECTS_PER_IMAGE
-from detloom.components.example_gen.sources.source_record import MAX_ANNOTATION_BYTES, reject_record
+from detloom.components.example_gen.sources.source_record import MAX_ANNOTATION_BYTES, Chunk
 from detloom.schemas.contracts.rejects import Reason, Reject
 from detloom.schemas.errors import InputError
 
@@ -100,29 +100,27 @@ def _make_split_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9_-]+", "_", text)[:63] or "all"
 
 
-def count_lines(text: str) -> int:
-    """Count lines that end in LF, CR LF, CR or the end of the text, without creating them."""
-    is_ended = not text or text.endswith(("\n", "\r"))
-    return text.count("\n") + text.count("\r") - text.count("\r\n") + (not is_ended)
-
-
 def split_lines(text: str) -> list[str]:
     """Split at LF, CR LF and CR only."""
-    return (text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text).split("\n")
+    return _with_line_feeds(text).split("\n")
 
 
-def read_label_lines(folder: DataFolder, split: str, path: str, key: str) -> list[str] | Reject:
+def _with_line_feeds(text: str) -> str:
+    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
+
+
+def read_label_lines(folder: DataFolder, chunk: Chunk, path: str, key: str) -> list[str] | Reject:
     """Return the lines of the label file of one image, or the reject of its record."""
     try:
-        text = folder.read_text(path, MAX_ANNOTATION_BYTES)
+        text = _with_line_feeds(folder.read_text(path, MAX_ANNOTATION_BYTES)).removesuffix("\n")
     except SourceError as error:
         detail = "the label file is missing" if error.reason is Reason.MISSING_FILE else error.detail
-        return reject_record(split, error.reason, path, key, detail)
-    num_lines = count_lines(text)
+        return chunk.reject_record(error.reason, key, detail, file=path)
+    num_lines = text.count("\n") + 1
     if num_lines > MAX_OBJECTS_PER_IMAGE:
         detail = f"more than {MAX_OBJECTS_PER_IMAGE} lines of labels"
-        return reject_record(split, Reason.TOO_MANY_BOXES, path, key, detail, num_lines)
-    return split_lines(text)
+        return chunk.reject_record(Reason.TOO_MANY_BOXES, key, detail, file=path, num_boxes=num_lines)
+    return text.split("\n")
 
 
 def first_fields(folder: DataFolder, paths: Iterable[str]) -> Iterator[tuple[str, list[str]]]:

@@ -3,18 +3,16 @@ hierarchy.
 """
 
 import csv
-import itertools
 import json
 import posixpath
 import re
-import struct
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from detloom.components.example_gen.data_folder import DataFolder, SourceError, join_inside
 from detloom.components.example_gen.sources import layout
-from detloom.components.example_gen.sources.image_groups import MAX_OBJECTS_PER_IMAGE, ImageGroups
+from detloom.components.example_gen.sources.image_groups import BAD_OBJECT, OBJECT, ImageGroups, collect_objects
 from detloom.components.example_gen.sources.json_values import is_text, show
 from detloom.components.example_gen.sources.source_record import (
     MAX_ANNOTATION_BYTES,
@@ -24,13 +22,12 @@ from detloom.components.example_gen.sources.source_record import (
     SourceItem,
     SourceObject,
     SourceRecord,
-    reject_box,
-    reject_record,
 )
 from detloom.schemas.contracts.rejects import Reason, Reject
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.data import IngestSettings
 
+DESCRIPTION = "a CSV file with the columns ImageID, LabelName, XMin, XMax, YMin, YMax"
 _NEEDED = ("ImageID", "LabelName", "XMin", "XMax", "YMin", "YMax")
 _FLAGS = ("IsTruncated", "IsGroupOf")
 _FOLDERS = ("", "annotations", "labels", "metadata")  # folders of the CSV files; at the top, or in a split's folder
@@ -39,10 +36,6 @@ _MAX_LINE_BYTES = 8192  # a row of the official files has 150
 _MAX_CLASSES = 100_000  # the official list of all labels has 20,000
 _MAX_HIERARCHY_DEPTH = 32  # the official one has 5
 _MAX_HIERARCHY_NODES = 100_000
-
-# kinds of items in a group
-_OBJECT, _BAD_OBJECT = 0, 1
-_OBJECT_FIELDS = struct.Struct("<4d2?")  # corners, truncated, group of; the label follows
 
 
 def detect(folder: DataFolder) -> FormatEvidence | None:
@@ -60,11 +53,8 @@ def list_chunks(folder: DataFolder, split: str, source: str, settings: IngestSet
         needed = ", ".join(_NEEDED)
         raise InputError(f"{folder.root}: no CSV file with the columns {needed}; give one as the source of {split!r}.")
     for path in sources:
-        try:
-            with folder.open(path) as file:
-                columns = _read_header(f"{folder.root}/{path}", file)
-        except SourceError as error:
-            raise _unreadable(folder, path, error) from None
+        with folder.refuse(path), folder.open(path) as file:
+            columns = _read_header(f"{folder.root}/{path}", file)
         for name in (*_NEEDED, *_FLAGS):
             if columns.count(name) > 1:
                 raise InputError(f"{folder.root}/{path}:1: the column {name} occurs twice; remove or rename one.")
@@ -88,23 +78,23 @@ def _collect(
     """Group the rows; yield a reject for each row without an image id. Return the folder of the images."""
     where = f"{folder.root}/{chunk.source}"
     sample: list[str] = []
-    try:
-        with folder.open(chunk.source) as file:
-            columns = _read_header(where, file)
-            for number, line in _read_lines(file, where):
-                row = _read_row(line, columns)
-                image_id = row.get("ImageID", "") if isinstance(row, dict) else ""
-                if not isinstance(row, dict) or not is_text(image_id):
-                    detail = row if isinstance(row, str) else f"ImageID must be text, got {show(image_id)}"
-                    yield reject_box(
-                        chunk.split, Reason.UNREADABLE_ANNOTATION, chunk.source, "", f"line {number}: {detail}"
-                    )
-                    continue
-                groups.add(image_id, *_encode_object(number, row, classes))
-                if len(sample) < layout.SAMPLE and image_id not in sample:
-                    sample.append(image_id)
-    except SourceError as error:
-        raise _unreadable(folder, chunk.source, error) from None
+    with folder.refuse(chunk.source), folder.open(chunk.source) as file:
+        columns = _read_header(where, file)
+        for number, line in _read_lines(file, where):
+            row = _read_row(line, columns)
+            image_id = row.get("ImageID", "") if isinstance(row, dict) else ""
+            if not isinstance(row, dict) or not is_text(image_id):
+                detail = row if isinstance(row, str) else f"ImageID must be text, got {show(image_id)}"
+                yield chunk.reject_box(Reason.UNREADABLE_ANNOTATION, "", f"line {number}: {detail}")
+                continue
+            item = _read_box(row, classes)
+            if isinstance(item, SourceObject):
+                groups.add(image_id, OBJECT, tuple(item))
+            else:
+                reason, detail = item
+                groups.add(image_id, BAD_OBJECT, (number, reason.value, f"line {number}: {detail}"))
+            if len(sample) < layout.SAMPLE and image_id not in sample:
+                sample.append(image_id)
     return settings.images_dir or _find_images_dir(folder, chunk.source, sample)
 
 
@@ -124,6 +114,14 @@ class _Classes:
 
     def name_of(self, label: str) -> str | None:
         return self.names.get(label) if self.names else label
+
+    def with_ancestors(self, fields: tuple[Any, ...]) -> Iterator[SourceObject]:
+        """Yield the object for its class and for the ancestors of that."""
+        item = SourceObject._make(fields)
+        for label in (item.class_name, *self.ancestors.get(item.class_name, ())):
+            name = self.name_of(label)
+            assert name is not None  # labels were checked per row, ancestors with the hierarchy
+            yield item._replace(class_name=name)
 
 
 def _find_files(folder: DataFolder) -> list[str]:
@@ -177,20 +175,17 @@ def _read_names(folder: DataFolder, path: str) -> dict[str, str]:
     """Return display name by label, with or without a header."""
     where = f"{folder.root}/{path}"
     names: dict[str, str] = {}
-    try:
-        with folder.open(path) as file:
-            for number, line in _read_lines(file, where):
-                values = _split(line) if isinstance(line, str) else None
-                if values == ["LabelName", "DisplayName"] or values == [""]:
-                    continue
-                label, name = (value.strip() for value in values[:2]) if values and len(values) >= 2 else ("", "")
-                if not is_text(label) or not is_text(name):
-                    raise InputError(f"{where}:{number}: expected a label and its name, got {show(line)}.")
-                names[label] = name
-                if len(names) > _MAX_CLASSES:
-                    raise InputError(f"{where}: got more than {_MAX_CLASSES} classes.")
-    except SourceError as error:
-        raise _unreadable(folder, path, error) from None
+    with folder.refuse(path), folder.open(path) as file:
+        for number, line in _read_lines(file, where):
+            values = _split(line) if isinstance(line, str) else None
+            if values == ["LabelName", "DisplayName"] or values == [""]:
+                continue
+            label, name = (value.strip() for value in values[:2]) if values and len(values) >= 2 else ("", "")
+            if not is_text(label) or not is_text(name):
+                raise InputError(f"{where}:{number}: expected a label and its name, got {show(line)}.")
+            names[label] = name
+            if len(names) > _MAX_CLASSES:
+                raise InputError(f"{where}: got more than {_MAX_CLASSES} classes.")
     return names
 
 
@@ -201,10 +196,10 @@ def _read_hierarchy(folder: DataFolder, settings: IngestSettings) -> dict[str, t
     https://storage.googleapis.com/openimages/web/evaluation.html
     """
     where = f"{folder.root}/{settings.hierarchy_file}"
+    with folder.refuse(settings.hierarchy_file):
+        text = folder.read_text(settings.hierarchy_file, MAX_ANNOTATION_BYTES)
     try:
-        root = json.loads(folder.read_text(settings.hierarchy_file, MAX_ANNOTATION_BYTES))
-    except SourceError as error:
-        raise _unreadable(folder, settings.hierarchy_file, error) from None
+        root = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{where}: not readable as JSON ({error}).") from None
     above: dict[str, dict[str, None]] = {}
@@ -280,22 +275,20 @@ def _read_row(line: str | None, columns: Sequence[str]) -> dict[str, str] | str:
     return dict(zip(columns, values, strict=True))
 
 
-def _encode_object(number: int, row: Mapping[str, str], classes: _Classes) -> tuple[int, bytes]:
+def _read_box(row: Mapping[str, str], classes: _Classes) -> SourceObject | tuple[Reason, str]:
+    """Return the object with its label as class, or the reason for rejecting it."""
     label = row["LabelName"].strip()
     if not is_text(label) or classes.name_of(label) is None:
-        detail = f"LabelName {show(label)} is not among the class descriptions" if label else "LabelName is empty"
-        return _bad(number, Reason.UNKNOWN_CLASS if label else Reason.UNREADABLE_ANNOTATION, detail)
+        if not label:
+            return Reason.UNREADABLE_ANNOTATION, "LabelName is empty"
+        return Reason.UNKNOWN_CLASS, f"LabelName {show(label)} is not among the class descriptions"
     try:
-        box = [float(row[name]) for name in ("XMin", "YMin", "XMax", "YMax")]
+        xmin, ymin, xmax, ymax = (float(row[name]) for name in ("XMin", "YMin", "XMax", "YMax"))
     except ValueError:
         got = ", ".join(f"{name} {show(row[name])}" for name in ("XMin", "XMax", "YMin", "YMax"))
-        return _bad(number, Reason.UNREADABLE_ANNOTATION, f"corners must be numbers, got {got[:120]}")
-    flags = (row.get(name) == "1" for name in _FLAGS)  # -1 means unknown
-    return _OBJECT, _OBJECT_FIELDS.pack(*box, *flags) + label.encode()
-
-
-def _bad(number: int, reason: Reason, detail: str) -> tuple[int, bytes]:
-    return _BAD_OBJECT, json.dumps([reason.value, f"line {number}: {detail}"]).encode()
+        return Reason.UNREADABLE_ANNOTATION, f"corners must be numbers, got {got[:120]}"
+    is_truncated, is_group = (row.get(name) == "1" for name in _FLAGS)  # -1 means unknown
+    return SourceObject(label, (xmin, ymin, xmax, ymax), truncated=is_truncated, group_of=is_group)
 
 
 def _join(
@@ -305,35 +298,12 @@ def _join(
     path = join_inside(images_dir, f"{image_id}.jpg")
     if path is None:
         detail = f"ImageID {show(image_id)} leads out of the image folder"
-        yield reject_record(chunk.split, Reason.PATH_OUTSIDE, chunk.source, image_id, detail, sum(1 for _ in items))
+        yield chunk.reject_record(Reason.PATH_OUTSIDE, image_id, detail, num_boxes=sum(1 for _ in items))
         return
-    objects: list[SourceObject] = []
-    rejects: list[Reject] = []
-    num_rows = 0
-    for kind, payload in items:
-        num_rows += 1
-        if len(objects) + len(rejects) >= MAX_OBJECTS_PER_IMAGE:
-            num_rows += sum(1 for _ in items)
-            detail = f"{num_rows} rows, too many to hold in memory"
-            yield reject_record(chunk.split, Reason.TOO_MANY_BOXES, chunk.source, image_id, detail, num_rows)
-            return
-        if kind == _OBJECT:
-            objects.extend(_read_objects(payload, classes))
-        else:
-            reason, detail = json.loads(payload)
-            rejects.append(reject_box(chunk.split, Reason(reason), chunk.source, image_id, detail))
+    collected = collect_objects(chunk, image_id, items, classes.with_ancestors)
+    if isinstance(collected, Reject):
+        yield collected
+        return
+    objects, rejects = collected
     yield from rejects
     yield SourceRecord(chunk.split, image_id, path, chunk.source, None, tuple(objects), is_relative=True)
-
-
-def _read_objects(payload: bytes, classes: _Classes) -> Iterator[SourceObject]:
-    xmin, ymin, xmax, ymax, truncated, group_of = _OBJECT_FIELDS.unpack_from(payload)
-    label = payload[_OBJECT_FIELDS.size :].decode()
-    for each in itertools.chain((label,), classes.ancestors.get(label, ())):
-        name = classes.name_of(each)
-        assert name is not None  # labels were checked per row, ancestors with the hierarchy
-        yield SourceObject(name, (xmin, ymin, xmax, ymax), truncated=truncated, group_of=group_of)
-
-
-def _unreadable(folder: DataFolder, path: str, error: SourceError) -> InputError:
-    return InputError(f"{folder.root}/{path}: cannot be read ({error.detail}).")

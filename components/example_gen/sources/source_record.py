@@ -45,8 +45,7 @@ class SourceObject(NamedTuple):
     keypoints: tuple[tuple[float, float, int], ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SourceRecord:
+class SourceRecord(NamedTuple):
     """One image and its labels.
 
     Attributes:
@@ -57,7 +56,6 @@ class SourceRecord:
         declared_hw: height and width that the annotation states, or None.
         is_relative: boxes and keypoints are fractions of the image's size, not pixels.
         left_out: marks that are not objects, by kind, such as KITTI's DontCare: counted, not rejected.
-        image_problem: why the image was not found; "" if it was.
         example_at: for TFRecords, byte offset and length of the serialized tf.Example in `image_path`; else None.
     """
 
@@ -70,33 +68,15 @@ class SourceRecord:
     is_relative: bool = False
     left_out: tuple[tuple[str, int], ...] = ()
     example_at: tuple[int, int] | None = None
-    image_problem: str = ""
 
     def reject_record(self, reason: Reason, detail: str) -> Reject:
         """Return a reject of the whole image, which names the image file."""
-        return reject_record(self.split, reason, self.image_path, self.record_key, detail, len(self.objects))
+        chunk = Chunk(self.split, self.image_path)
+        return chunk.reject_record(reason, self.record_key, detail, num_boxes=len(self.objects))
 
     def reject_box(self, reason: Reason, detail: str) -> Reject:
         """Return a reject of one box, which names the annotation file."""
-        return reject_box(self.split, reason, self.annotation_path, self.record_key, detail)
-
-
-def reject_record(split: str, reason: Reason, file: str, record_key: str, detail: str, num_boxes: int = 0) -> Reject:
-    """Return a reject of a record with its boxes."""
-    return Reject(
-        reason=reason,
-        scope="record",
-        split=split,
-        file=file,
-        record_key=record_key,
-        detail=detail,
-        num_boxes=num_boxes,
-    )
-
-
-def reject_box(split: str, reason: Reason, file: str, record_key: str, detail: str) -> Reject:
-    """Return a reject of one box of a record that is kept."""
-    return Reject(reason=reason, scope="box", split=split, file=file, record_key=record_key, detail=detail, num_boxes=1)
+        return Chunk(self.split, self.annotation_path).reject_box(reason, self.record_key, detail)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +107,27 @@ class Chunk:
     split: str
     source: str
     names: tuple[str, ...] = ()
+
+    def reject_record(
+        self, reason: Reason, record_key: str, detail: str, *, file: str = "", num_boxes: int = 0
+    ) -> Reject:
+        """Return a reject of a record with its boxes; `file` is the source by default."""
+        return self._reject("record", reason, record_key, detail, file, num_boxes)
+
+    def reject_box(self, reason: Reason, record_key: str, detail: str, *, file: str = "") -> Reject:
+        """Return a reject of one box of a record that is kept; `file` is the source by default."""
+        return self._reject("box", reason, record_key, detail, file, num_boxes=1)
+
+    def _reject(self, scope: str, reason: Reason, record_key: str, detail: str, file: str, num_boxes: int) -> Reject:
+        return Reject(
+            reason=reason,
+            scope=scope,
+            split=self.split,
+            file=file or self.source,
+            record_key=record_key,
+            detail=detail,
+            num_boxes=num_boxes,
+        )
 
 
 @dataclass(frozen=True, slots=True)

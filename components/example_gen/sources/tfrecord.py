@@ -25,8 +25,6 @@ from detloom.components.example_gen.sources.source_record import (
     SourceItem,
     SourceObject,
     SourceRecord,
-    reject_box,
-    reject_record,
 )
 from detloom.components.examples_folder import SPLIT_PREFIX
 from detloom.schemas.contracts import example_keys as keys
@@ -36,6 +34,7 @@ from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.data import MAX_PIXELS, IngestSettings
 from detloom.trainer_module.files.tfrecord import HEADER, Damage, Frame, mask_checksum, read_frames
 
+DESCRIPTION = "*.tfrecord, *.record, *-00000-of-00001"
 _FILE_NAME = re.compile(r"\.tfrecords?(\W|$)|\.records?(\W|$)|^data_tfrecord-|-\d{5}-of-\d{5}(\W|$)", re.IGNORECASE)
 _SHARD_NUMBER = re.compile(r"-\d{5}-of-")
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -74,11 +73,8 @@ def list_chunks(folder: DataFolder, split: str, source: str, settings: IngestSet
             'allowed: a file, a folder, or a pattern such as "train.record-?????-of-00010".'
         )
     for path in paths:
-        try:
-            with folder.open(path) as file:
-                _check_not_compressed(f"{folder.root}/{path}", file.read(HEADER.size))
-        except SourceError as error:
-            raise InputError(f"{folder.root}/{path}: cannot be read ({error.detail}).") from None
+        with folder.refuse(path), folder.open(path) as file:
+            _check_not_compressed(f"{folder.root}/{path}", file.read(HEADER.size))
         yield Chunk(split, source, (path,))
 
 
@@ -88,22 +84,17 @@ def read_chunk(folder: DataFolder, chunk: Chunk, settings: IngestSettings) -> It
     Classes come from a label map beside the file, else from the pairs of text and id in the examples.
     """
     for path in chunk.names:
-        yield from _FileReader(folder, chunk.split, path, settings).read()
-
-
-class _BadExample(Exception):
-    """An example that cannot be read, with the number of boxes lost with it."""
-
-    def __init__(self, detail: str, num_boxes: int = 0, reason: Reason = Reason.UNREADABLE_ANNOTATION) -> None:
-        super().__init__(detail)
-        self.num_boxes, self.reason = num_boxes, reason
+        yield from _FileReader(folder, Chunk(chunk.split, path), settings).read()
 
 
 class _FileReader:
-    def __init__(self, folder: DataFolder, split: str, path: str, settings: IngestSettings) -> None:
-        self._folder, self._split, self._path, self._settings = folder, split, path, settings
+    """A reader of the only file of a chunk."""
+
+    def __init__(self, folder: DataFolder, chunk: Chunk, settings: IngestSettings) -> None:
+        self._folder, self._chunk, self._path, self._settings = folder, chunk, chunk.source, settings
         self._label_map = LabelMapFile("", {}, {})
         self._ids_by_name: dict[str, int] = {}  # pairs that are not in a label map
+        self._num_boxes = 0  # of the current example
 
     def read(self) -> Iterator[SourceItem]:
         self._label_map = read_label_map(self._folder, self._path)
@@ -113,21 +104,21 @@ class _FileReader:
             key = f"{self._path}#{number}"
             if problem:
                 reason = Reason.RECORD_TOO_LARGE if frame.damage is Damage.TOO_LARGE else Reason.UNREADABLE_FILE
-                yield reject_record(self._split, reason, self._path, key, f"byte {frame.offset}: {problem}")
+                yield self._chunk.reject_record(reason, key, f"byte {frame.offset}: {problem}")
                 continue
+            self._num_boxes = 0
             try:
                 yield from self._read_example(frame.data, frame.offset + HEADER.size, key)
-            except _BadExample as error:
+            except SourceError as error:
                 detail = f"record {number}: {error}"
-                yield reject_record(self._split, error.reason, self._path, key, detail, error.num_boxes)
+                yield self._chunk.reject_record(error.reason, key, detail, num_boxes=self._num_boxes)
 
     def _read_example(self, data: bytes, offset: int, key: str) -> Iterator[SourceItem]:
         features = _parse_example(data)
-        columns = [_values(features, name, "float_list", MAX_OBJECTS_PER_IMAGE) for name in keys.BOX_KEYS_YXYX]
-        num_boxes = max(map(len, columns))
-        if any(len(column) != num_boxes for column in columns):
-            lengths = ", ".join(str(len(column)) for column in columns)
-            raise _BadExample(f"ymin, xmin, ymax, xmax must have equal lengths, got {lengths}", num_boxes)
+        self._num_boxes = num_boxes = max(len(features[name].float_list.value) for name in keys.BOX_KEYS_YXYX)
+        columns = [_aligned(features, name, "float_list", num_boxes) for name in keys.BOX_KEYS_YXYX]
+        if num_boxes and not all(columns):
+            raise _bad("ymin, xmin, ymax or xmax is missing")
         key = _read_name(features, keys.IMAGE_SOURCE_ID) or _read_name(features, keys.IMAGE_FILENAME) or key
         texts = _aligned(features, keys.CLASS_TEXT, "bytes_list", num_boxes)
         ids = _aligned(features, keys.CLASS_ID, "int64_list", num_boxes)
@@ -138,17 +129,17 @@ class _FileReader:
         areas = _aligned(features, keys.AREA, "float_list", num_boxes)
         weights = _aligned(features, keys.WEIGHT, "float_list", num_boxes)
         if not all(0 <= weight < math.inf for weight in weights):
-            raise _BadExample(f"{keys.WEIGHT} has a value that is negative or not finite", num_boxes)
+            raise _bad(f"{keys.WEIGHT} has a value that is negative or not finite")
         masks = self._read_masks(features, num_boxes)
         keypoints = self._read_keypoints(features, num_boxes)
-        height, width = (_read_size(features, name, num_boxes) for name in (keys.IMAGE_HEIGHT, keys.IMAGE_WIDTH))
+        height, width = (_read_size(features, name) for name in (keys.IMAGE_HEIGHT, keys.IMAGE_WIDTH))
         objects = []
         for index in range(num_boxes):
             class_id = ids[index] if ids else None
             try:
                 name = self._label_map.find_class(texts[index] if texts else b"", class_id)
             except UnknownClassError as error:
-                yield reject_box(self._split, Reason.UNKNOWN_CLASS, self._path, key, f"object {index}: {error}")
+                yield self._chunk.reject_box(Reason.UNKNOWN_CLASS, key, f"object {index}: {error}")
                 continue
             if class_id is not None and class_id > 0 and self._is_new(name, class_id, key):
                 yield SourceClass(name, class_id)
@@ -164,7 +155,7 @@ class _FileReader:
                 )
             )
         yield SourceRecord(
-            split=self._split,
+            split=self._chunk.split,
             record_key=key,
             image_path=self._path,
             annotation_path=self._path,
@@ -207,14 +198,14 @@ class _FileReader:
         if not self._settings.keypoints or not num_boxes:
             return []
         limit = MAX_OBJECTS_PER_IMAGE * 10
-        xs = _values(features, keys.KEYPOINT_X, "float_list", limit, num_boxes)
-        ys = _values(features, keys.KEYPOINT_Y, "float_list", limit, num_boxes)
-        seen = _values(features, keys.KEYPOINT_VISIBILITY, "int64_list", limit, num_boxes) or [2] * len(xs)
+        xs = _values(features, keys.KEYPOINT_X, "float_list", limit)
+        ys = _values(features, keys.KEYPOINT_Y, "float_list", limit)
+        seen = _values(features, keys.KEYPOINT_VISIBILITY, "int64_list", limit) or [2] * len(xs)
         counts = _aligned(features, keys.NUM_KEYPOINTS, "int64_list", num_boxes)
         counts = counts or [len(xs) // num_boxes] * num_boxes
         if not len(xs) == len(ys) == len(seen) == sum(counts) or min(counts) < 0:
             detail = f"{len(xs)} x, {len(ys)} y, {len(seen)} visibilities of keypoints do not fit {num_boxes} objects"
-            raise _BadExample(detail, num_boxes, Reason.UNREADABLE_KEYPOINTS)
+            raise _bad(detail, Reason.UNREADABLE_KEYPOINTS)
         points = iter(zip(xs, ys, (value if value in (0, 1, 2) else 0 for value in seen), strict=True))
         return [tuple(itertools.islice(points, count)) for count in counts]
 
@@ -229,13 +220,11 @@ def _read_frames(folder: DataFolder, path: str) -> Iterator[tuple[Frame, str]]:
     try:
         status = folder.status(path)
         size = status.size if status else 0
-        with folder.open(path) as file:
+        with folder.refuse(path), folder.open(path) as file:
             _check_not_compressed(where, file.read(HEADER.size))
             file.seek(0)
             for frame in read_frames(file, size, _MAX_RECORD_BYTES):
                 yield frame, _describe_damage(frame, size)
-    except SourceError as error:
-        raise InputError(f"{where}: cannot be read ({error.detail}).") from None
     except OSError as error:
         raise InputError(f"{where}: cannot be read ({error.strerror or error}).") from None
 
@@ -270,37 +259,34 @@ def _parse_example(data: bytes) -> Any:
     try:
         return parse_features(data)
     except ValueError as error:
-        raise _BadExample(str(error)) from None
+        raise _bad(str(error)) from None
 
 
-def _values(features: Any, key: str, kind: str, limit: int, num_boxes: int = 0) -> list[Any]:
+def _bad(detail: str, reason: Reason = Reason.UNREADABLE_ANNOTATION) -> SourceError:
+    return SourceError(reason, detail)
+
+
+def _values(features: Any, key: str, kind: str, limit: int = MAX_OBJECTS_PER_IMAGE) -> list[Any]:
     """Return the values of a feature; an empty list if it is absent."""
-    if key not in features:
-        return []
     found = features[key].WhichOneof("kind")
-    if found is None:
-        return []
-    if found != kind:
-        raise _BadExample(f"{key} must be of kind {kind}, got {found}", num_boxes)
+    if found not in (None, kind):
+        raise _bad(f"{key} must be of kind {kind}, got {found}")
     values = getattr(features[key], kind).value
     if len(values) > limit:
-        detail = f"{len(values)} values of {key}, too many to hold in memory"
-        raise _BadExample(detail, num_boxes or len(values), Reason.TOO_MANY_BOXES)
+        raise _bad(f"{len(values)} values of {key}, too many to hold in memory", Reason.TOO_MANY_BOXES)
     return list(values)
 
 
 def _aligned(features: Any, key: str, kind: str, num_boxes: int) -> list[Any]:
     """Return one value per box, or an empty list."""
-    values = _values(features, key, kind, MAX_OBJECTS_PER_IMAGE, num_boxes)
+    values = _values(features, key, kind)
     if values and len(values) != num_boxes:
-        raise _BadExample(f"{key} has {len(values)} values for {num_boxes} boxes", num_boxes)
+        raise _bad(f"{key} has {len(values)} values for {num_boxes} boxes")
     return values
 
 
 def _read_name(features: Any, key: str) -> str:
     """Return the text of a feature; "" if it cannot name a record."""
-    if key not in features or features[key].WhichOneof("kind") != "bytes_list":
-        return ""
     values = features[key].bytes_list.value
     try:
         name = values[0].decode().strip() if values and len(values[0]) <= 4096 else ""
@@ -309,8 +295,8 @@ def _read_name(features: Any, key: str) -> str:
     return name if is_text(name) else ""
 
 
-def _read_size(features: Any, key: str, num_boxes: int) -> int:
-    values = _values(features, key, "int64_list", MAX_OBJECTS_PER_IMAGE, num_boxes)
+def _read_size(features: Any, key: str) -> int:
+    values = _values(features, key, "int64_list")
     return values[0] if values and values[0] > 0 else 0
 
 
@@ -390,10 +376,8 @@ def read_label_map(folder: DataFolder, path: str) -> LabelMapFile:
         if usual or len(found) == 1:
             label_map_path = (usual or found)[0]
             where = f"{folder.root}/{label_map_path}"
-            try:
+            with folder.refuse(label_map_path):
                 text = folder.read_text(label_map_path, _MAX_LABEL_MAP_BYTES)
-            except SourceError as error:
-                raise InputError(f"{where}: the label map cannot be read ({error.detail}).") from None
             items = parse_label_map_items(text, where)
             names_by_id = dict(build_label_map(items, where).names_by_id)
             # A code that is repeated, or is the name of another class, is not used.

@@ -32,13 +32,12 @@ from detloom.components.example_gen.sources.source_record import (
     SourceObject,
     SourceRecord,
     cut_into_chunks,
-    reject_box,
-    reject_record,
 )
 from detloom.components.example_gen.sources.xml_file import has_root, parse_xml
 from detloom.schemas.contracts.rejects import Reason
 from detloom.schemas.run_file.data import IngestSettings
 
+DESCRIPTION = "Annotations/*.xml, or XML files beside their images, with the root <annotation>"
 ANNOTATIONS_DIRS = ("Annotations", "annotations", "Annotation", "annotation")  # the first is VOC's own
 LISTS_DIR = "ImageSets/Main"
 IMAGES_DIRS = ("JPEGImages", "images", "Images", "imgs")
@@ -103,16 +102,16 @@ def read_chunk(folder: DataFolder, chunk: Chunk, settings: IngestSettings) -> It
         stem = name if is_list else name[:-4]
         if path is None:
             detail = f"the listed name {stem!r:.60} leads out of {annotations_dir}/"
-            yield reject_record(chunk.split, Reason.PATH_OUTSIDE, chunk.source, stem, detail)
+            yield chunk.reject_record(Reason.PATH_OUTSIDE, stem, detail)
             continue
         if is_list and not folder.is_file(path) and folder.is_file(path[:-4] + ".XML"):
             path = path[:-4] + ".XML"
         try:
             root = _read_root(folder, path, MAX_ANNOTATION_BYTES)
         except SourceError as error:
-            yield reject_record(chunk.split, error.reason, path, stem, error.detail)
+            yield chunk.reject_record(error.reason, stem, error.detail, file=path)
             continue
-        yield from _read_record(images, chunk.split, stem, path, root)
+        yield from _read_record(images, chunk, stem, path, root)
 
 
 def _find_parts(folder: DataFolder, parent: str) -> list[str]:
@@ -151,13 +150,13 @@ def _read_root(folder: DataFolder, path: str, max_bytes: int) -> Any:
     return root
 
 
-def _read_record(images: "_ImageFinder", split: str, stem: str, path: str, root: Any) -> Iterator[SourceItem]:
+def _read_record(images: "_ImageFinder", chunk: Chunk, stem: str, path: str, root: Any) -> Iterator[SourceItem]:
     filename = (root.findtext("filename") or "").strip()
     image_path = images.find(path, filename)
     if image_path is None:
         detail = f"<filename> {filename!r:.60} leads out of the folder of images"
         num_boxes = len(root.findall("object"))
-        yield reject_record(split, Reason.PATH_OUTSIDE, path, stem, detail, num_boxes)
+        yield chunk.reject_record(Reason.PATH_OUTSIDE, stem, detail, file=path, num_boxes=num_boxes)
         return
     objects = []
     for index, element in enumerate(root.iterchildren("object")):
@@ -165,9 +164,8 @@ def _read_record(images: "_ImageFinder", split: str, stem: str, path: str, root:
         if isinstance(item, SourceObject):
             objects.append(item)
         else:
-            detail = f"object {index}: {item}"
-            yield reject_box(split, Reason.UNREADABLE_ANNOTATION, path, stem, detail)
-    yield SourceRecord(split, stem, image_path, path, _declared_hw(root), tuple(objects))
+            yield chunk.reject_box(Reason.UNREADABLE_ANNOTATION, stem, f"object {index}: {item}", file=path)
+    yield SourceRecord(chunk.split, stem, image_path, path, _declared_hw(root), tuple(objects))
 
 
 class _ImageFinder:

@@ -37,14 +37,13 @@ from detloom.components.example_gen.sources.source_record import (
     SourceRecord,
     bounding_box,
     cut_into_chunks,
-    reject_box,
-    reject_record,
 )
 from detloom.components.example_gen.sources.yolo_data import SPLIT_KEYS, DataFile, find_data_file, read_data_file
 from detloom.schemas.contracts.rejects import Reason, Reject
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.data import IngestSettings
 
+DESCRIPTION = "data.yaml, or .txt files with lines of numbers in labels/ or beside their images"
 IMAGES_DIRS = ("images", "jpegimages", "imgs", "img")  # in lower case; labels/ is beside them
 DARKNET_NAMES = "obj.names"
 MAX_LINE = 1 << 20  # characters: a polygon of about a hundred thousand points
@@ -119,10 +118,10 @@ def read_chunk(folder: DataFolder, chunk: Chunk, settings: IngestSettings) -> It
         key = posixpath.splitext(path[len(prefix) :] if path.startswith(prefix) else path)[0]
         if image_path is None:
             detail = f"the listed path {path!r:.60} leads out of the data folder"
-            yield reject_record(chunk.split, Reason.PATH_OUTSIDE, chunk.source, key, detail)
+            yield chunk.reject_record(Reason.PATH_OUTSIDE, key, detail)
             continue
         label_path = labels.find(image_path)
-        read = read_label_lines(folder, chunk.split, label_path, key)
+        read = read_label_lines(folder, chunk, label_path, key)
         if isinstance(read, Reject) and read.reason is not Reason.MISSING_FILE:
             yield read
             continue
@@ -136,7 +135,7 @@ def read_chunk(folder: DataFolder, chunk: Chunk, settings: IngestSettings) -> It
                 objects.append(item)
             else:
                 reason, detail = item
-                yield reject_box(chunk.split, reason, label_path, key, f"line {number}: {detail}")
+                yield chunk.reject_box(reason, key, f"line {number}: {detail}", file=label_path)
         yield SourceRecord(chunk.split, key, image_path, label_path, None, tuple(objects), is_relative=True)
 
 

@@ -4,7 +4,7 @@ import functools
 from dataclasses import dataclass
 from typing import Any
 
-from detloom.components.example_gen.data_folder import DataFolder, SourceError
+from detloom.components.example_gen.data_folder import DataFolder
 from detloom.components.example_gen.sources.json_values import show
 from detloom.components.example_gen.sources.layout import split_lines
 from detloom.components.example_gen.sources.source_record import TOO_MANY_CLASSES
@@ -69,10 +69,8 @@ def find_data_file(folder: DataFolder) -> str:
 
 
 def _read_one(folder: DataFolder, path: str) -> DataFile:
-    try:
+    with folder.refuse(path):
         return _read_cached(folder, path, folder.status(path))
-    except SourceError as error:
-        raise InputError(f"{folder.root}/{path}: cannot be read ({error.detail}).") from None
 
 
 @functools.lru_cache(maxsize=16)

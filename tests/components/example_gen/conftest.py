@@ -1,17 +1,14 @@
 """Create small data sets in VOC and COCO format in the test's folder."""
 
-import io
 import json
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import numpy as np
 import pytest
-from PIL import Image
+from labelled_data import encode_image
 
 from detloom.components.example_gen import ingest as ingest_module
 from detloom.components.example_gen.hash_images import hash_images, list_blocks
@@ -22,16 +19,8 @@ from detloom.components.example_gen.plan import plan
 from detloom.components.example_gen.read_annotations import read_annotations
 from detloom.components.example_gen.write_shard import write_shard
 from detloom.schemas.contracts.label_map import LabelMap, write_label_map
-from detloom.schemas.contracts.rejects import Reason, read_rejects
 
 VocObject = tuple[str, float, float, float, float]  # class, xmin, ymin, xmax, ymax in pixels
-
-
-def encode_image(image_hw: tuple[int, int] = (40, 60), image_format: str = "JPEG", seed: int = 0) -> bytes:
-    pixels = np.random.default_rng(seed).integers(0, 255, (*image_hw, 3), np.uint8)
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, format=image_format)
-    return buffer.getvalue()
 
 
 def format_voc(filename: str, image_hw: tuple[int, int], objects: Sequence[VocObject]) -> str:
@@ -132,59 +121,6 @@ def read_features() -> Callable[[Path], list[Any]]:
         return [tf.train.Example.FromString(record).features.feature for record in records]
 
     return read
-
-
-@dataclass
-class HostileOutcome:
-    """The outcome of ingesting a damaged folder.
-
-    Attributes:
-        found: by record key, "record:<reason>" or "box:<reason>" of each reject, and "written".
-    """
-
-    report: dict[str, Any]
-    found: dict[str, list[str]]
-
-    def of(self, key: str) -> Reason | str | set[str]:
-        """Return a Reason if the record was rejected, "box:<reason>" if only a box was, "written" if nothing was.
-
-        For any other combination, return everything that was found.
-        """
-        found = set(self.found.get(key, ()))
-        match sorted(found):
-            case [only] if only.startswith("record:"):
-                return Reason(only.removeprefix("record:"))
-            case ["written" as one] | [one, "written"] if not one.startswith("record:"):
-                return one
-        return found
-
-
-@pytest.fixture(scope="session")
-def hostile_ingest() -> Callable[..., HostileOutcome]:
-    """Ingest `folder` into `<folder>_out` with no limit for rejects; keywords are passed to ExampleGenParams."""
-    import tensorflow as tf
-
-    def run(folder: Path, data_format: str, **params: Any) -> HostileOutcome:
-        params = {"splits": {"train": ""}, "max_reject_fraction": 1.0, "max_image_bytes": 1 << 20, **params}
-        out = folder.parent / f"{folder.name}_out"
-        with mock.patch.object(ingest_module, "_run", run_steps):
-            report = ingest_module.ingest(
-                folder,
-                ExampleGenParams(format=data_format, **params),
-                IngestFolders(str(out), str(out / "rejects")),
-                dict,
-            )
-        found: dict[str, list[str]] = {}
-        for reject in read_rejects(out / "rejects"):
-            found.setdefault(reject.record_key, []).append(f"{reject.scope}:{reject.reason.value}")
-        for shard in out.glob("Split-*/data_tfrecord-*"):
-            for record in tf.data.TFRecordDataset(str(shard)).as_numpy_iterator():
-                feature = tf.train.Example.FromString(record).features.feature
-                key = feature["image/source_id"].bytes_list.value[0].decode()
-                found.setdefault(key, []).append("written")
-        return HostileOutcome(report, found)
-
-    return run
 
 
 @pytest.fixture

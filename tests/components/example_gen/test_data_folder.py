@@ -107,6 +107,20 @@ def test_listings_are_sorted_and_skip_hidden_files_and_ignore_the_case_of_suffix
     assert folder.list_files("nowhere") == []
 
 
+def test_a_folder_is_listed_without_looking_at_each_file(tmp_path, monkeypatch):
+    for name in [f"{number:03d}.jpg" for number in range(120)] + ["sub/a.txt"]:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"1")
+    calls = []
+    real = os.lstat, os.stat
+    monkeypatch.setattr(os, "lstat", lambda *args, **kwargs: calls.append(args) or real[0](*args, **kwargs))
+    monkeypatch.setattr(os, "stat", lambda *args, **kwargs: calls.append(args) or real[1](*args, **kwargs))
+    folder = DataFolder(str(tmp_path))
+    assert len(list(folder.iter_files("", (".JPG",)))) == 120
+    assert folder.list_folders() == ["sub"]
+    assert len(calls) < 60  # of the parents of tmp_path and sub, when links are resolved
+
+
 def test_a_walk_ends_at_loops_of_links(folder):
     os.symlink(f"{folder.root}/images", f"{folder.root}/images/deep/again")
     assert [file.path for file in folder.walk()] == ["list.txt", "images/a.jpg", "images/deep/b.JPG"]

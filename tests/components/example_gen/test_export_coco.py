@@ -21,20 +21,6 @@ def exported(examples: Path, tmp_path: Path, split: str = "train") -> dict:
     return json.loads((tmp_path / "out/annotations" / f"{split}.json").read_text())
 
 
-size = st.integers(1, 30_000)
-coordinate = st.floats(0, 1, width=32)
-
-
-@settings(max_examples=100, deadline=None)
-@given(coordinate, coordinate, size)
-def test_a_pixel_box_reads_back_to_the_same_float32(one, other, side):
-    low, high = sorted((one, other))
-    x, y, width, height = box_xywh_px((low, low, high, high), (side, side))
-    assert np.float32(x / side) == low
-    assert np.float32(min(x + width, side) / side) == high
-    assert (x, width) == (y, height)
-
-
 @settings(max_examples=80, deadline=None)
 @given(st.data(), st.integers(1, 8000))
 def test_whole_pixels_stay_whole(data, side):
@@ -43,6 +29,11 @@ def test_whole_pixels_stay_whole(data, side):
     box = [np.float32(xmin / side), np.float32(xmin / side), np.float32(xmax / side), np.float32(xmax / side)]
     got = box_xywh_px([float(value) for value in box], (side, side))
     assert got == [xmin, xmin, xmax - xmin, xmax - xmin]
+
+
+def test_pixels_are_rounded_to_a_thousandth():
+    # 1/3 of 100 and 200 px, 2/3 of 100 and 200 px
+    assert box_xywh_px((1 / 3, 1 / 3, 2 / 3, 2 / 3), (100, 200)) == [66.667, 33.333, 66.666, 33.334]
 
 
 def test_one_example_becomes_one_image_and_its_annotation(examples, tmp_path):
@@ -56,23 +47,10 @@ def test_one_example_becomes_one_image_and_its_annotation(examples, tmp_path):
     assert [(item["id"], item["name"]) for item in got["categories"]] == [(3, "cat"), (7, "dog: big")]
 
 
-def test_pycocotools_loads_it(examples, tmp_path):
-    from pycocotools.coco import COCO
-
-    export_coco(examples(train=[make_record(), make_record("2", "b.png", (), ())]), tmp_path / "out")
-    coco = COCO(str(tmp_path / "out/annotations/train.json"))
-    assert len(coco.getImgIds()) == 2
-    assert len(coco.getAnnIds(imgIds=[1])) == 1
-
-
 def test_image_bytes_are_unchanged(examples, tmp_path):
     image = encode_grey_png(grey=77) + b"trailing"
     exported(examples(train=[make_record(image=image)]), tmp_path)
     assert (tmp_path / "out/images/a.png").read_bytes() == image
-
-
-def test_gzipped_shards_are_read(examples, tmp_path):
-    assert len(exported(examples(gzip=True, train=[make_record()]), tmp_path)["images"]) == 1
 
 
 @pytest.mark.parametrize("ids", [["1", "BloodImage_2"], ["5", "5"], ["001", "2"], ["1", "-2"], ["1", "9" * 30]])
@@ -128,9 +106,9 @@ def test_masks_become_run_lengths(examples, tmp_path):
     np.testing.assert_array_equal(coco_mask.decode(got["annotations"][0]["segmentation"]), mask)
 
 
-def test_a_mask_with_a_wrong_size_is_an_error_before_decoding(examples, tmp_path):
+def test_a_mask_with_a_wrong_size_is_an_error(examples, tmp_path):
     folder = examples(train=[make_record(MASK=[encode_grey_png((41, 60))])])
-    with pytest.raises(InputError, match=r"mask .*\(60, 41\)"):
+    with pytest.raises(InputError, match=r"mask .*size of the image"):
         export_coco(folder, tmp_path / "out")
 
 
@@ -178,12 +156,6 @@ def test_a_damaged_shard_leaves_no_output(examples, tmp_path):
 def test_a_box_that_is_not_finite_is_an_error_naming_the_example(box, examples, tmp_path):
     with pytest.raises(InputError, match=r"example 0: .*finite"):
         export_coco(examples(train=[make_record(boxes=[box])]), tmp_path / "out")
-
-
-def test_a_folder_without_examples_is_an_error(tmp_path):
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match="Split-NAME"):
-        export_coco(tmp_path / "empty", tmp_path / "out")
 
 
 def test_a_class_id_outside_the_label_map_is_an_error(examples, tmp_path):
@@ -235,25 +207,11 @@ def test_splits_that_are_all_empty_are_an_error(examples, tmp_path):
         export_coco(examples(train=[]), tmp_path / "out")
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("data_tfrecord-00000-of-00003", "2 of 3 .*: 00001, 00002"),
-        ("data_tfrecord-00002-of-99999", r"99998 of 99999 .*: 00000, 00001, 00003, 00004, 00005, \.\.\."),
-        ("data_tfrecord-00001-of-00001", "shard 1 of 1, allowed: 0 to 0"),
-    ],
-)
-def test_missing_shards_are_named(name, message, examples, tmp_path):
+def test_missing_shards_are_counted(examples, tmp_path):
     folder = examples(train=[make_record()])
-    (folder / "Split-train/data_tfrecord-00000-of-00001").rename(folder / "Split-train" / name)
-    with pytest.raises(InputError, match=message):
-        export_coco(folder, tmp_path / "out")
-
-
-def test_a_shard_that_exists_twice_is_an_error(examples, tmp_path):
-    folder = examples(train=[make_record()])
-    (folder / "Split-train/data_tfrecord-00000-of-00001.gz").write_bytes(b"")
-    with pytest.raises(InputError, match=r"\.gz"):
+    shard = folder / "Split-train/data_tfrecord-00000-of-00001"
+    shard.rename(shard.with_name("data_tfrecord-00002-of-00005"))
+    with pytest.raises(InputError, match="Split-train: 4 of 5 shards"):
         export_coco(folder, tmp_path / "out")
 
 
@@ -265,7 +223,7 @@ def test_an_orientation_is_neutralised_and_counted(examples, tmp_path):
     record = make_record("1", "a.jpg", image=buffer.getvalue(), image_format=b"jpeg")
     counts = export_coco(examples(train=[record, make_record("2")]), tmp_path / "out")
     with Image.open(tmp_path / "out/images/a.jpg") as image:
-        assert image.getexif()[0x0112] == 1
+        assert 0x0112 not in image.getexif()
     assert counts.changed == {"exif_neutralised": 1}
 
 

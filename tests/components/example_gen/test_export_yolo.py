@@ -108,42 +108,24 @@ def test_a_class_id_outside_the_label_map_is_an_error(examples, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("x/images/a.png", "x/images_/a"),
-        ("images/images/b.png", "images_/b"),  # the first is the usual root
-        ("x/Labels/a.png", "x/Labels_/a"),
-        ("x/JPEGImages/img/a.png", "x/JPEGImages_/img_/a"),
-        ("x/imgs/images.png", "x/imgs_/images"),  # only folders have a meaning
-    ],
-)
-def test_folders_with_a_meaning_for_readers_are_renamed(name, expected, examples, tmp_path):
-    export_yolo(examples(train=[make_record(name)]), tmp_path / "out")
-    assert (tmp_path / f"out/images/train/{expected}.png").is_file()
-    assert (tmp_path / f"out/labels/train/{expected}.txt").read_text() == "1 0.75 0.5 0.5 0.5\n"
-
-
-def test_a_split_named_images_gets_a_renamed_folder(examples, tmp_path):
-    export_yolo(examples(images=[make_record()], images_=[make_record()]), tmp_path / "out")
-    data = yaml.safe_load((tmp_path / "out/data.yaml").read_text())
-    assert (data["images"], data["images_"]) == ("images/images__", "images/images_")
-    assert (tmp_path / "out/labels/images__/a.txt").is_file()
-
-
-@pytest.mark.parametrize("names", [("a.png", "a.txt/b.png"), ("a.txt/b.png", "a.png")])
-def test_a_folder_named_like_a_label_file_is_renamed(names, examples, tmp_path):
-    export_yolo(examples(train=[make_record(name) for name in names]), tmp_path / "out")
-    labels = tmp_path / "out/labels/train"
-    assert sorted(str(path.relative_to(labels)) for path in labels.rglob("*.txt")) == ["a.txt", "a.txt_/b.txt"]
+@pytest.mark.parametrize("split", ["images", "Labels", "a.txt"])
+def test_a_split_whose_name_has_a_meaning_for_readers_is_refused(split, examples, tmp_path):
+    with pytest.raises(InputError, match=f"split '{split}'"):
+        export_yolo(examples(**{split: [make_record()]}), tmp_path / "out")
 
 
 def test_the_exported_data_set_reads_back_equal(examples, tmp_path):
     names = ["x/images/a.png", "images/images/b.png", "a.png", "a.txt/b.png", "x/labels/a.png"]
     records = [make_record(name, grey=number) for number, name in enumerate(names)]
-    export_yolo(examples(train=records, images=[make_record(grey=9)]), tmp_path / "out")
-    found = [item for source in ("train", "images/images_") for item in read_items("yolo", tmp_path / "out", source)]
-    assert [len(item.objects) for item in records_of(found)] == [1] * 6
+    export_yolo(examples(train=records), tmp_path / "out")
+    found = records_of(read_items("yolo", tmp_path / "out", "train"))
+    assert [(item.record_key, len(item.objects)) for item in found] == [
+        ("a", 1),
+        ("a.txt_b", 1),
+        ("images_b", 1),
+        ("x_images_a", 1),
+        ("x_labels_a", 1),
+    ]
 
 
 def test_an_empty_split_is_left_out_and_named(examples, tmp_path):
@@ -162,12 +144,11 @@ def test_an_unsound_box_is_left_out_and_counted(box, examples, tmp_path):
     assert counts.lost[UNSOUND_BOX] == 1
 
 
-def test_areas_other_than_the_boxs_and_other_features_are_counted(examples, tmp_path):
+def test_masks_keypoints_and_other_features_are_counted(examples, tmp_path):
     example = tf.train.Example.FromString(make_record())
-    example.features.feature[keys.AREA].float_list.value.append(1.5)  # the box has 20 x 30 px
     example.features.feature[keys.MASK].bytes_list.value.append(b"png")
     example.features.feature[keys.NUM_KEYPOINTS].int64_list.value.append(3)
     example.features.feature["image/context/weather"].bytes_list.value.append(b"rain")
     counts = export_yolo(examples(train=[example.SerializeToString()]), tmp_path / "out")
-    expected = {"area": 1, "mask": 1, "keypoints": 1, "other features": 1, "class id (renumbered)": 2}
+    expected = {"mask": 1, "keypoints": 1, "other features": 1, "class id (renumbered)": 2}
     assert counts.lost == expected

@@ -14,26 +14,6 @@ from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.data import IngestSettings
 
 KITTI_LINE = "Car 0.00 0 -1.58 587.01 173.33 614.12 200.12 1.65 1.67 3.64 -0.65 1.71 46.70 -1.59\n"
-FOLDERS = {
-    "coco": {"annotations/train.json": '{"images": [], "annotations": [], "categories": []}', "images/a.jpg": ""},
-    "voc": {"Annotations/a.xml": "<annotation></annotation>", "JPEGImages/a.jpg": ""},
-    "yolo": {"data.yaml": "names: [cat]\ntrain: images", "images/a.jpg": "", "labels/a.txt": "0 0.5 0.5 0.5 0.5"},
-    "open_images": {"boxes.csv": "ImageID,LabelName,XMin,XMax,YMin,YMax\na,/m/1,0,1,0,1\n", "images/a.jpg": ""},
-    "kitti": {"label_2/a.txt": KITTI_LINE, "image_2/a.png": ""},
-    "labelme": {"a.json": '{"shapes": [], "imagePath": "a.jpg", "imageHeight": 1, "imageWidth": 1}', "a.jpg": ""},
-    "cvat": {"annotations.xml": "<annotations></annotations>", "images/a.jpg": ""},
-    "tfrecord": {"train.tfrecord-00000-of-00001": ""},
-    "images": {"a.jpg": "", "b/c.png": ""},
-}
-VARIANTS = {
-    "coco": {"train/_annotations.coco.json": '{"images": [], "annotations": [], "categories": []}', "train/a.jpg": ""},
-    "voc": {"train/a.xml": "<annotation>\n</annotation>", "train/a.jpg": ""},
-    "yolo": {"images/train/a.jpg": "", "labels/train/a.txt": "0 0.5 0.5 0.5 0.5"},
-    "kitti": {"labels/a.txt": KITTI_LINE, "images/a.png": ""},
-    "cvat": {"task 7.xml": "<annotations></annotations>"},
-    "tfrecord": {"Split-train/data_tfrecord-00000-of-00001.gz": ""},
-}
-
 YOLO_LINE = "0 0.5 0.5 0.5 0.25\n"
 VOC_XML = (
     '<annotation verified="yes"><filename>a.jpg</filename><object><name>cat</name><bndbox><xmin>1</xmin><ymin>2</ymin>'
@@ -141,6 +121,7 @@ DETECTED = [
             "val": "valid/_annotations.coco.json",
         },
     ),
+    ("coco", {"labels.json": COCO_FILE}, {}),
     *[
         ("coco", {"a.json": text}, None)
         for text in ('{"shapes": [], "imagePath": "a.jpg"}', "[]", "", '{"name": "package"}', "\0\0")
@@ -223,19 +204,11 @@ DETECTED = [
 
 @pytest.mark.parametrize(("name", "files", "splits"), DETECTED)
 def test_the_splits_of_a_folder_are_detected(name, files, splits, tmp_path):
-    evidence = formats.find_evidence(name, write(tmp_path, files))
+    folder = write(tmp_path, files)
+    evidence = formats.FORMATS[name].detect(folder)
     assert (evidence.splits if evidence else None) == splits
-
-
-def test_every_format_has_a_test_folder():
-    assert list(FOLDERS) == list(formats.FORMATS)
-
-
-@pytest.mark.parametrize(("name", "files"), [*FOLDERS.items(), *VARIANTS.items()])
-def test_a_folder_with_one_format_is_detected(tmp_path, name, files):
-    found, evidence = formats.detect_format(write(tmp_path, files))
-    assert found == name
-    assert evidence.sentence
+    if evidence:
+        assert formats.detect_format(folder) == (name, evidence)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -247,7 +220,7 @@ def test_labels_of_other_tools_are_detected_and_read(tmp_path, layout):
     num_objects = {}
     for split, source in (evidence.splits or {"": ""}).items():
         for chunk in formats.list_chunks(name, folder, split, source, IngestSettings()):
-            items = list(formats.read_chunk(name, folder, chunk, IngestSettings()))
+            items = list(formats.FORMATS[name].read_chunk(folder, chunk, IngestSettings()))
             assert not any(isinstance(item, Reject) for item in items)
             objects = [item for record in items if isinstance(record, SourceRecord) for item in record.objects]
             num_objects[split] = num_objects.get(split, 0) + len(objects)
@@ -281,7 +254,7 @@ def test_a_file_instead_of_a_folder_is_an_error(tmp_path):
 
 
 def test_two_labelled_formats_are_an_error(tmp_path):
-    folder = write(tmp_path, {**FOLDERS["voc"], **FOLDERS["coco"]})
+    folder = write(tmp_path, {"Annotations/a.xml": VOC_XML, "annotations/train.json": COCO_FILE})
     with pytest.raises(InputError, match=r"\(coco: .*train\.json; voc: Annotations/a\.xml.*\).*--format"):
         formats.detect_format(folder)
 
@@ -296,25 +269,19 @@ def test_a_missing_folder_is_an_error(tmp_path):
         formats.detect_format(DataFolder(str(tmp_path / "nowhere")))
 
 
-def test_chunks_are_listed_and_read_by_the_reader_of_the_format(tmp_path):
-    folder = write(tmp_path, FOLDERS["voc"])
-    (chunk,) = formats.list_chunks("voc", folder, "train", "", IngestSettings())
-    (record,) = formats.read_chunk("voc", folder, chunk, IngestSettings())
-    assert record.record_key == "a"
-
-
 @pytest.mark.parametrize("name", formats.FORMATS)
 def test_an_empty_folder_is_an_error_naming_it_in_every_reader(tmp_path, name):
     folder = DataFolder(str(tmp_path))
     with pytest.raises(InputError, match=str(tmp_path)):
         list(formats.list_chunks(name, folder, "train", "", IngestSettings()))
-    assert formats.find_evidence(name, folder) is None
+    assert formats.FORMATS[name].detect(folder) is None
 
 
-def test_detection_does_not_import_tfx_beam_or_tensorflow(tmp_path):
-    folder = write(tmp_path, FOLDERS["voc"])
+def test_detection_and_workers_do_not_import_tfx_beam_or_tensorflow(tmp_path):
+    folder = write(tmp_path, {"Annotations/a.xml": VOC_XML})
     code = (
         "import sys; from detloom.components.example_gen.data_folder import DataFolder;"
+        "from detloom.components.example_gen import hash_images, plan, read_annotations, write_shard;"
         "from detloom.components.example_gen.sources import formats;"
         f"formats.detect_format(DataFolder({folder.root!r}));"
         "print({'tfx', 'apache_beam', 'tensorflow'} & set(sys.modules))"
@@ -322,3 +289,26 @@ def test_detection_does_not_import_tfx_beam_or_tensorflow(tmp_path):
     root = Path(__file__).parents[3]
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "message"),
+    [
+        ("coco", "a.json", r"a\.json: .*missing"),
+        ("voc", "trian", r"ImageSets/Main/trian\.txt.*split 'train'.*\['train'\]"),
+        ("yolo", "tset", r"got 'tset' for split 'train', allowed: .*\(existing: none\)"),
+        ("open_images", "a.csv", r"a\.csv: .*missing"),
+        ("kitti", "val", r"ImageSets/val\.txt: .*split 'train'.*\['a'\]"),
+        ("labelme", "val", "val: no JSON file"),
+        ("cvat", "b.xml", r"b\.xml: .*split 'train'"),
+        ("cvat", "../b.xml", r"\.\./b\.xml"),
+        ("tfrecord", "*.nothing", "split 'train'"),
+        ("tfrecord", "../x.tfrecord", "split 'train'"),
+        ("images", "../more", r"\.\./more: no image"),
+    ],
+)
+def test_a_missing_source_is_an_error_naming_it(tmp_path, name, source, message):
+    write(tmp_path, {"b.xml": "", "x.tfrecord": "", "more/a.jpg": ""})
+    folder = write(tmp_path / "data", {"ImageSets/a.txt": "a", "ImageSets/Main/train.txt": "a"})
+    with pytest.raises(InputError, match=message):
+        list(formats.list_chunks(name, folder, "train", source, IngestSettings()))

@@ -1,81 +1,18 @@
-"""Damage to files of records and to files that all records depend on; memory does not depend on the content.
-
-test_hostile_folder.py tests files, paths, images and XML.
-"""
+"""Memory does not depend on the content of a file."""
 
 import json
-import struct
 import subprocess
 import sys
 import textwrap
 import zlib
-from pathlib import Path
 
 import pytest
-import tensorflow as tf
 from labelled_data import encode_image, png_of_size
-
-from detloom.schemas.errors import InputError
 
 pytestmark = pytest.mark.reliability("hostile input", "ingest")
 
-WRITTEN = "written"
 MAX_GROWTH_MB = 250  # growth of resident memory over a harmless run, for any data
 
-
-def frame(path: Path, payload: bytes) -> bytes:
-    """Return a records file with one record."""
-    with tf.io.TFRecordWriter(str(path)) as writer:
-        writer.write(payload)
-    return path.read_bytes()
-
-
-def test_damaged_records_files_are_counted(tmp_path, hostile_ingest):
-    example = tf.train.Example()
-    example.features.feature["image/encoded"].bytes_list.value.append(encode_image())
-    example.features.feature["image/source_id"].bytes_list.value.append(b"good")
-    good = frame(tmp_path / "one", example.SerializeToString())
-    folder = tmp_path / "records"
-    folder.mkdir()
-    (folder / "a.tfrecord").write_bytes(
-        good + frame(tmp_path / "one", b"\xff not an example") + frame(tmp_path / "one", b"")
-    )
-    (folder / "b.tfrecord").write_bytes(frame(tmp_path / "one", b"x" * 50)[:-20])
-    (folder / "c.tfrecord").write_bytes(struct.pack("<QI", 2**60, 0) + b"z" * 40)
-    (folder / "label_map.pbtxt").write_text("item { id: 1 name: 'cat' }")
-    outcome = hostile_ingest(folder, "tfrecord")
-    # a.tfrecord has three; in each of the others, the unreadable rest counts as one
-    assert outcome.report["num_in"] == 5
-    assert outcome.report["num_written"] == 1
-    assert outcome.found.pop("good") == [WRITTEN]
-    assert all(reason.startswith("record:") for reasons in outcome.found.values() for reason in reasons)
-
-
-# --- damage to a file that all depends on: one sentence that names it ------------------------------------------------
-
-WHOLE: dict[str, tuple[str, str, bytes]] = {
-    "coco_cut": ("coco", "all.json", b'{"images": [{"id": 1, "file_'),
-    "coco_nested": ("coco", "all.json", b'{"images": ' + b"[" * 100_000),
-    "yolo_python": ("yolo", "data.yaml", b"names: !!python/object/apply:os.system ['true']\ntrain: images\n"),
-    "cvat_entities": ("cvat", "annotations.xml", b'<!DOCTYPE a [<!ENTITY b "b">]><annotations>&b;</annotations>'),
-    "open_images_no_columns": ("open_images", "boxes.csv", b"a,b\n1,2\n"),
-    "records_gzip": ("tfrecord", "a.tfrecord", b"\x1f\x8b\x08\x00" + b"\0" * 40),
-}
-
-
-@pytest.mark.parametrize("name", WHOLE)
-def test_a_damaged_annotation_file_is_named(name, tmp_path, hostile_ingest):
-    data_format, path, data = WHOLE[name]
-    (tmp_path / "data/images").mkdir(parents=True)
-    (tmp_path / "data/images/a.jpg").write_bytes(encode_image())
-    (tmp_path / "data" / path).write_bytes(data)
-    source = {"yolo": "train", "tfrecord": ""}.get(data_format, path)
-    with pytest.raises(InputError, match=path.split(".")[0]):
-        hostile_ingest(tmp_path / "data", data_format, splits={"train": source})
-    assert not (tmp_path / "data_out/rejects/report.json").exists()
-
-
-# --- memory -----------------------------------------------------------------------------------------------------------
 
 HUGE = 200 * 2**20
 # A file of 200 MB in one piece: its head, the repeated part, its tail; and whether an InputError is expected.

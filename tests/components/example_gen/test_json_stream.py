@@ -12,7 +12,7 @@ from detloom.components.example_gen.sources import json_stream
 from detloom.components.example_gen.sources.json_stream import UnreadableElement, stream_lists
 from detloom.schemas.errors import InputError
 
-MIB = 2**20
+KIB_64 = 2**16
 
 
 def stream(text, keys=("a",), max_bytes=1000):
@@ -112,38 +112,40 @@ def test_only_an_oversized_element_is_skipped(element, detail):
 @pytest.mark.reliability("hostile input", "ingest")
 @pytest.mark.parametrize(
     "middle",
-    [b"x" * MIB, (b'\\"\\\\' + b"x" * 1020) * 1024, b"[{" * (MIB // 2), "é".encode() * (MIB // 2)],
+    [b"x" * KIB_64, (b'\\"\\\\' + b"x" * 1020) * 64, b"[{" * (KIB_64 // 2), "é".encode() * (KIB_64 // 2)],
     ids=["text", "escapes", "brackets", "two-byte characters"],
 )
 @pytest.mark.parametrize("key", [b"a", b"other"])
-def test_a_string_of_any_size_uses_bounded_memory(middle, key):
-    num_mib = 48
+def test_a_string_of_any_size_uses_bounded_memory(middle, key, monkeypatch):
+    monkeypatch.setattr(json_stream, "_STEP", KIB_64)
 
     def pieces():
         yield b'{"' + key + b'": ["'
-        for _ in range(num_mib):
+        for _ in range(48):
             yield middle
         yield b'", 7]' + (b"}" if key == b"a" else b', "a": [7]}')
 
     tracemalloc.start()
-    found = list(stream_lists(Generated(pieces()), "f.json", ("a",), MIB))
+    found = list(stream_lists(Generated(pieces()), "f.json", ("a",), KIB_64))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert found[-1][2] == 7
-    # a window of 2 MiB, its copy while it slides, and at most four bytes per character
-    assert peak < 24 * MIB
+    # a window of 128 KiB, its copy while it slides, and at most four bytes per character
+    assert peak < 24 * KIB_64
 
 
-def test_a_long_list_uses_bounded_memory():
+def test_a_long_list_uses_bounded_memory(monkeypatch):
+    monkeypatch.setattr(json_stream, "_STEP", KIB_64)
+
     def pieces():
         yield b'{"a": ['
-        for _ in range(100):
+        for _ in range(20):
             yield (b'{"k": "' + b"v" * 182 + b'"},') * 1000
         yield b"1]}"
 
     tracemalloc.start()
-    num = sum(1 for _ in stream_lists(Generated(pieces()), "f.json", ("a",), MIB))
+    num = sum(1 for _ in stream_lists(Generated(pieces()), "f.json", ("a",), KIB_64))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert num == 100_001  # elements of 192 bytes
-    assert peak < 8 * MIB
+    assert num == 20_001  # elements of 192 bytes
+    assert peak < 16 * KIB_64

@@ -5,13 +5,10 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.slow  # 26 runs in forked processes
-
-NUM_KILLS = 24  # spread over all file operations of one ingestion
+NUM_KILLS = 12  # spread over all file operations of one ingestion
 
 # One process imports everything once; each ingestion runs in a fork of it. The child counts its file operations and
 # kills itself with SIGKILL before the n-th, so that nothing is cleaned up.
@@ -99,28 +96,13 @@ DRIVER = """
 """
 
 
-@pytest.fixture(scope="module")
-def killed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    import io
-
-    import numpy as np
-    from PIL import Image
-
-    folder = tmp_path_factory.mktemp("kill") / "voc"
-    for part in ("Annotations", "JPEGImages", "ImageSets/Main"):
-        (folder / part).mkdir(parents=True)
-    for split, first in (("train", 0), ("eval", 12)):
-        stems = [f"i{number}" for number in range(first, first + 12)]
-        (folder / f"ImageSets/Main/{split}.txt").write_text("\n".join(stems))
-        for number, stem in enumerate(stems, start=first):
-            pixels = np.random.default_rng(number).integers(0, 255, (40, 60, 3), np.uint8)
-            buffer = io.BytesIO()
-            Image.fromarray(pixels).save(buffer, format="JPEG", quality=95)
-            (folder / f"JPEGImages/{stem}.jpg").write_bytes(buffer.getvalue() if number % 5 else b"damaged")
-            (folder / f"Annotations/{stem}.xml").write_text(
-                f"<annotation><filename>{stem}.jpg</filename><object><name>cat</name><bndbox><xmin>1</xmin>"
-                "<ymin>2</ymin><xmax>30</xmax><ymax>20</ymax></bndbox></object></annotation>"
-            )
+@pytest.mark.slow  # 18 runs in forked processes
+@pytest.mark.reliability("kill", "ingest")
+def test_a_killed_ingestion_leaves_no_partial_file_and_its_rerun_gives_the_same_bytes(make_voc):
+    lists = {"train": [f"i{number}" for number in range(12)], "eval": [f"i{number}" for number in range(12, 24)]}
+    folder = make_voc(lists)
+    for name in ("i0", "i5", "i20"):
+        (folder / f"JPEGImages/{name}.jpg").write_bytes(b"damaged")
     driver = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(DRIVER), str(folder), str(folder.parent), str(NUM_KILLS)],
         capture_output=True,
@@ -128,22 +110,11 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         timeout=500,
     )
     assert driver.returncode == 0, driver.stderr[-4000:]
-    return json.loads(driver.stdout.splitlines()[-1])
-
-
-@pytest.mark.reliability("kill", "ingest")
-def test_a_killed_ingestion_leaves_no_partial_file_and_its_rerun_gives_the_same_bytes(killed):
+    killed = json.loads(driver.stdout.splitlines()[-1])
     assert killed["problems"] == []
-
-
-@pytest.mark.reliability("kill", "ingest")
-def test_the_kills_hit_running_ingestions(killed):
     assert killed["codes"].count(-9) == NUM_KILLS
     assert set(killed["codes"]) == {-9, 0}
     assert killed["total"] > NUM_KILLS
-
-
-def test_the_output_has_several_shards_a_label_map_a_quarantine_and_a_report(killed):
-    names = [Path(name) for name in killed["files"]]
-    assert sum(name.name.startswith("data_tfrecord-") for name in names) >= 4
-    assert {"label_map.pbtxt", "rejects.jsonl", "report.json"} <= {name.name for name in names}
+    names = [Path(name).name for name in killed["files"]]
+    assert sum(name.startswith("data_tfrecord-") for name in names) >= 4
+    assert {"label_map.pbtxt", "rejects.jsonl", "report.json"} <= set(names)

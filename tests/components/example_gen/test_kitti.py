@@ -3,9 +3,7 @@
 import pytest
 from labelled_data import detect, read_items, records, rejects, write_files
 
-from detloom.components.example_gen.sources.layout import count_lines
 from detloom.schemas.contracts.rejects import Reason
-from detloom.schemas.errors import InputError
 
 CAR = "Car 0.00 2 -1.58 587.01 173.33 614.12 200.5 1.65 1.67 3.64 -0.65 1.71 46.70 -1.59"
 DONT_CARE = "DontCare -1 -1 -10 503.89 169.71 590.61 190.13 -1 -1 -1 -1000 -1000 -1000 -10"
@@ -89,31 +87,12 @@ def test_a_listed_record_without_a_label_file_is_a_missing_file(tmp_path):
     assert (reject.reason, reject.file) == (Reason.MISSING_FILE, "label_2/a.txt")
 
 
-@pytest.mark.parametrize(
-    ("source", "message"),
-    [
-        ("", "split 'train'.*label_2"),
-        ("val", r"ImageSets/val\.txt: .*split 'train'.*\['train'\]"),
-    ],
-)
-def test_a_missing_source_is_an_error(tmp_path, source, message):
-    with pytest.raises(InputError, match=message):
-        read(write_files(tmp_path, {"ImageSets/train.txt": "a"}), source)
-
-
 def test_label_files_with_upper_case_suffixes_are_read(tmp_path):
     folder = write_files(tmp_path, {"label_2/a.TXT": CAR, "image_2/a.png": b"x", "ImageSets/train.txt": "a\n"})
     for source in ("", "train"):
         (record,) = read(folder, source)
         assert (record.record_key, record.annotation_path, len(record.objects)) == ("a", "label_2/a.TXT", 1)
     assert detect("kitti", folder) is not None
-
-
-@pytest.mark.parametrize(
-    ("text", "num_lines"), [("", 0), ("a", 1), ("a\n", 1), ("a\nb", 2), ("a\r\nb\r\n", 2), ("a\rb\r", 2), ("a\n\n", 2)]
-)
-def test_last_line_end_starts_no_line(text, num_lines):
-    assert count_lines(text) == num_lines
 
 
 def test_boxes_of_a_label_file_with_too_many_lines_are_counted(tmp_path):

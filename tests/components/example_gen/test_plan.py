@@ -4,6 +4,7 @@ from collections import Counter, defaultdict
 
 import numpy as np
 import pytest
+from labelled_data import read_rejects
 from PIL import Image
 
 from detloom.components.example_gen import hash_images as hash_images_module
@@ -13,7 +14,7 @@ from detloom.components.example_gen.ingest_job import IngestJob, decode_record
 from detloom.components.example_gen.params import ExampleGenParams
 from detloom.components.example_gen.plan import hash_fraction, plan, read_plan, split_by_hash, split_stratified
 from detloom.components.example_gen.read_annotations import list_chunks, read_annotations
-from detloom.schemas.contracts.rejects import REJECTS_FILE, read_rejects
+from detloom.schemas.contracts.rejects import REJECTS_FILE
 from detloom.schemas.errors import InputError
 
 
@@ -96,20 +97,22 @@ def test_the_plan_does_not_depend_on_the_order_of_the_source(make_sized_voc, pla
     assert planned(folder, shard_max_bytes=200, **TRAIN).keys == before.keys
 
 
-def test_missing_images_are_planned_with_zero_bytes(make_voc, planned):
-    folder = make_voc({"train": ["a"]})
-    (folder / "JPEGImages/a.jpg").unlink()
-    assert planned(folder, **TRAIN).keys == {"train": ["a"]}
+@pytest.mark.parametrize(
+    ("categories", "expected"),
+    [
+        ([{"id": 3, "name": "cat"}, {"id": 7, "name": "dog"}], [(3, "cat"), (7, "dog")]),
+        ([{"id": 0, "name": "my-project"}, {"id": 1, "name": "cat"}], [(1, "cat")]),  # 0 is not used
+    ],
+)
+def test_coco_classes_keep_their_category_ids(make_coco, planned, categories, expected):
+    folder = make_coco({"t.json": ([{"id": 1, "file_name": "a.jpg"}], [])}, categories)
+    assert planned(folder, format="coco", splits={"train": "t.json"}).plan.label_map == expected
 
 
-def test_voc_classes_are_the_sorted_names_over_all_splits(make_voc, planned):
+@pytest.mark.parametrize(("given", "expected"), [((), ["ant", "zebra"]), (("zebra", "ant"), ["zebra", "ant"])])
+def test_other_classes_are_numbered_as_given_or_sorted_by_name(make_voc, planned, given, expected):
     folder = make_voc({"train": ["a"], "val": ["b"]}, {"a": [("zebra", 1, 1, 9, 9)], "b": [("ant", 1, 1, 9, 9)]})
-    assert planned(folder).plan.label_map == [(1, "ant"), (2, "zebra")]
-
-
-def test_coco_classes_keep_their_category_ids(make_coco, planned):
-    folder = make_coco({"t.json": ([{"id": 1, "file_name": "a.jpg"}], [])})
-    assert planned(folder, format="coco", splits={"train": "t.json"}).plan.label_map == [(3, "cat"), (7, "dog")]
+    assert planned(folder, classes=given).plan.label_map == list(enumerate(expected, 1))
 
 
 def test_a_used_coco_category_id_zero_is_an_error_with_the_next_step(make_coco, planned):
@@ -118,17 +121,6 @@ def test_a_used_coco_category_id_zero_is_an_error_with_the_next_step(make_coco, 
     folder = make_coco({"t.json": (images, [annotation])}, categories=[{"id": 0, "name": "cat"}])
     with pytest.raises(InputError, match=r"t\.json.*got id 0.*classes"):
         planned(folder, format="coco", splits={"train": "t.json"})
-
-
-def test_an_unused_coco_category_id_zero_is_left_out(make_coco, planned):
-    categories = [{"id": 0, "name": "my-project"}, {"id": 1, "name": "cat"}]
-    folder = make_coco({"t.json": ([{"id": 1, "file_name": "a.jpg"}], [])}, categories=categories)
-    assert planned(folder, format="coco", splits={"train": "t.json"}).plan.label_map == [(1, "cat")]
-
-
-def test_given_class_names_fix_the_ids(make_voc, planned):
-    folder = make_voc({"train": ["a"], "val": ["b"]})
-    assert planned(folder, classes=("dog", "cat")).plan.label_map == [(1, "dog"), (2, "cat")]
 
 
 def test_an_unknown_class_fails_with_class_file_and_allowed_names(make_voc, planned):
@@ -253,12 +245,6 @@ PAIRS = [(f"{index:03d}", f"{index + 1:03d}") for index in range(0, 10, 2)]
 IN_EVAL = {0, 3, 10, 14, 15, 16, 17, 18, 19, 24, 25, 27, 29, 30, 31, 33, 34, 38, 39}
 BY_HASH = {stem: "eval" if int(stem) in IN_EVAL else "train" for stem in STEMS}
 JOINED = {**BY_HASH, **{second: BY_HASH[first] for first, second in PAIRS}}
-
-
-def test_splits_of_data_without_duplicates_depend_on_the_keys_only(make_pictures, planned):
-    folder, _ = make_pictures(STEMS)
-    assert splits_of(planned(folder, **RATIOS)) == BY_HASH
-    assert BY_HASH != JOINED
 
 
 @pytest.mark.parametrize("separate_near_duplicates", [False, True])

@@ -39,44 +39,12 @@ def ingested(data_folder: Path, out: Path, beam_args: Sequence[str]) -> dict[str
     return {str(path.relative_to(out)): path.read_bytes() for path in sorted(out.rglob("*")) if path.is_file()}
 
 
-def check_same_as_here(data_folder: Path, tmp_path: Path, beam_args: Sequence[str]) -> None:
+@pytest.mark.parametrize("environment", ["EXTERNAL", "beam:env:harness_subprocess_python:v1"])
+def test_separate_workers_write_the_same_bytes(data_folder, tmp_path, job_endpoint, worker_pool, environment):
+    workers = {"EXTERNAL": worker_pool}.get(
+        environment, f"{sys.executable} -m apache_beam.runners.worker.sdk_worker_main"
+    )
     here = ingested(data_folder, tmp_path / "here", ["--direct_running_mode=in_memory"])
-    there = ingested(data_folder, tmp_path / "there", beam_args)
+    beam_args = ["--runner=PortableRunner", f"--job_endpoint={job_endpoint}", f"--environment_type={environment}"]
+    assert ingested(data_folder, tmp_path / "there", [*beam_args, f"--environment_config={workers}"]) == here
     assert sum("data_tfrecord" in name for name in here) > 3
-    assert there == here
-
-
-def test_an_external_worker_pool_writes_the_same_bytes(data_folder, tmp_path, job_endpoint, worker_pool):
-    check_same_as_here(
-        data_folder,
-        tmp_path,
-        [
-            "--runner=PortableRunner",
-            f"--job_endpoint={job_endpoint}",
-            "--environment_type=EXTERNAL",
-            f"--environment_config={worker_pool}",
-        ],
-    )
-
-
-def test_a_worker_subprocess_writes_the_same_bytes(data_folder, tmp_path, job_endpoint):
-    check_same_as_here(
-        data_folder,
-        tmp_path,
-        [
-            "--runner=PortableRunner",
-            f"--job_endpoint={job_endpoint}",
-            "--environment_type=beam:env:harness_subprocess_python:v1",
-            f"--environment_config={sys.executable} -m apache_beam.runners.worker.sdk_worker_main",
-        ],
-    )
-
-
-def test_a_user_error_is_reported_without_a_traceback(data_folder, tmp_path, job_endpoint, worker_pool):
-    from detloom.schemas.errors import InputError
-
-    (data_folder / "JPEGImages/b1.jpg").unlink()
-    (data_folder / "JPEGImages/b2.jpg").unlink()
-    beam_args = ["--runner=PortableRunner", f"--job_endpoint={job_endpoint}", "--environment_type=EXTERNAL"]
-    with pytest.raises(InputError, match=r"split 'eval' .*is empty"):
-        ingested(data_folder, tmp_path / "out", [*beam_args, f"--environment_config={worker_pool}"])

@@ -10,10 +10,8 @@ from PIL import Image, ImageDraw
 
 from detloom.components.example_gen.data_folder import DataFolder
 from detloom.components.example_gen.sources import formats
-from detloom.components.example_gen.sources.source_record import SourceRecord
 from detloom.schemas.contracts import example_keys as keys
 from detloom.schemas.contracts.label_map import read_label_map
-from detloom.schemas.run_file.data import IngestSettings
 
 WIDTH, HEIGHT = 64, 32  # powers of two: pixels and relative coordinates are both exact, also in float32
 # class, xmin, ymin, xmax, ymax in pixels, by image
@@ -177,51 +175,8 @@ def make_scene(tmp_path):
     return make
 
 
-def read_relative(folder, data_format):
-    """Return image path and objects by record key, boxes from 0 to 1."""
-    data, settings = DataFolder(str(folder)), IngestSettings()
-    found = {}
-    for chunk in formats.list_chunks(data_format, data, "train", SOURCES[data_format], settings):
-        for item in formats.read_chunk(data_format, data, chunk, settings):
-            if isinstance(item, SourceRecord):
-                width, height = (1, 1) if item.is_relative else (WIDTH, HEIGHT)
-                scales = (width, height, width, height)
-                objects = [
-                    (each.class_name, tuple(side / scale for side, scale in zip(each.box_xyxy, scales, strict=True)))
-                    for each in item.objects
-                ]
-                assert item.declared_hw in (None, (HEIGHT, WIDTH))
-                assert item.record_key not in found
-                found[item.record_key] = (item.image_path, objects)
-            else:
-                assert not hasattr(item, "reason"), item
-    return found
-
-
-def expected_scene(data_format):
-    scene = {
-        key: (
-            f"images/{key}.jpg",
-            [(name, (x1 / WIDTH, y1 / HEIGHT, x2 / WIDTH, y2 / HEIGHT)) for name, x1, y1, x2, y2 in objects],
-        )
-        for key, objects in SCENE.items()
-    }
-    if data_format == "open_images":
-        del scene["3"]  # an image without a row is unknown
-    if data_format == "tfrecord":
-        return {key: ("train.tfrecord", objects) for key, (_, objects) in scene.items()}
-    if data_format == "images":
-        return {f"{key}.jpg": (path, []) for key, (path, _) in scene.items()}
-    return scene
-
-
 def test_the_scene_exists_in_every_format():
     assert list(SOURCES) == list(formats.FORMATS)
-
-
-@pytest.mark.parametrize("data_format", SOURCES)
-def test_every_reader_returns_the_same_scene(make_scene, data_format):
-    assert read_relative(make_scene(data_format), data_format) == expected_scene(data_format)
 
 
 @pytest.mark.parametrize("data_format", SOURCES)

@@ -18,7 +18,7 @@ from detloom.components.example_gen.sources.source_record import (
     SourceRecord,
 )
 from detloom.schemas.contracts import example_keys as keys
-from detloom.schemas.contracts.rejects import Reject
+from detloom.schemas.contracts.rejects import REJECTS_FILE, Reject, parse_reject
 from detloom.schemas.run_file.data import IngestSettings
 
 
@@ -35,7 +35,12 @@ def read_items(data_format: str, folder: Path, source: str = "", split: str = "t
     """Return all records, rejects and classes of a source."""
     data, reader_settings = DataFolder(str(folder)), IngestSettings(**settings)
     chunks = list(formats.list_chunks(data_format, data, split, source, reader_settings))
-    return [item for chunk in chunks for item in formats.read_chunk(data_format, data, chunk, reader_settings)]
+    return [item for chunk in chunks for item in formats.FORMATS[data_format].read_chunk(data, chunk, reader_settings)]
+
+
+def read_rejects(folder: Path) -> list[Reject]:
+    """Return the quarantine of an ingestion."""
+    return [parse_reject(line) for line in (folder / REJECTS_FILE).read_bytes().splitlines()]
 
 
 def records(items: list[SourceItem]) -> list[SourceRecord]:
@@ -51,7 +56,7 @@ def classes(items: list[SourceItem]) -> list[SourceClass]:
 
 
 def detect(data_format: str, folder: Path) -> FormatEvidence | None:
-    return formats.find_evidence(data_format, DataFolder(str(folder)))
+    return formats.FORMATS[data_format].detect(DataFolder(str(folder)))
 
 
 def encode_image(seed: int = 0, mode: str = "RGB", image_format: str = "JPEG", **save: Any) -> bytes:

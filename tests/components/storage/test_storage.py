@@ -79,8 +79,8 @@ def test_lines_are_written_and_read(storage):
 def test_json_survives_the_round_trip(storage):
     storage.write_json("a/values.json", {"name": "größer"})
     assert storage.read("a/values.json") == '{\n  "name": "größer"\n}\n'.encode()
-    storage.write_json("a/values.json", ["\ud800"], is_ascii=True)
-    assert storage.read_json("a/values.json") == ["\ud800"]
+    storage.write_json("a/values.json", ["\ud800"])
+    assert storage.read_json("a/values.json") == ["?"]
 
 
 def test_an_exception_while_writing_leaves_the_file_unchanged(storage):

@@ -76,7 +76,6 @@ def test_a_folder_that_a_bucket_does_not_have_is_named(google_bucket):
         "export run --out gs://bucket/exported",
         "export-coco examples gs://bucket/coco",
         "export-yolo s3://bucket/examples yolo",
-        "ingest --replay gs://bucket/rejects --output out",
         "init gs://bucket/data",
         "inspect s3://bucket/examples",
         "lineage 1 --workspace gs://bucket/workspace",

@@ -5,13 +5,14 @@ import json
 import numpy as np
 import pytest
 from apache_beam.testing import test_pipeline
+from labelled_data import read_rejects
 from PIL import Image
 
 from detloom.components.example_gen.ingest import IngestFolders, ingest
 from detloom.components.example_gen.params import ExampleGenParams
 from detloom.pipelines.samples import demo_data
 from detloom.pipelines.samples.demo_data import ANNOTATION_FILES, write_demo_data
-from detloom.schemas.contracts.rejects import Reason, read_rejects
+from detloom.schemas.contracts.rejects import Reason
 from detloom.schemas.errors import InputError
 
 SMALL = {"num_train": 12, "num_eval": 4, "num_test": 6, "seed": 3, "image_hw": (96, 128)}
