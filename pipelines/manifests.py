@@ -1,7 +1,6 @@
-"""Kubernetes manifests that train on several machines: a JobSet, or an Indexed Job with a service.
+"""A Kubernetes manifest that trains on several machines: an Indexed Job (batch/v1) with a service.
 
-The fields follow kubernetes-sigs/jobset (config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml) and batch/v1 of
-Kubernetes. docs/distributed.md describes how workers find each other; `trainer_module/runtime/cluster.py` reads their
+docs/distributed.md describes how workers find each other; `trainer_module/runtime/cluster.py` reads their
 variables. If one worker is lost, TensorFlow ends the others; all are restarted and resume from the newest checkpoint.
 """
 
@@ -10,7 +9,7 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import PurePosixPath
-from typing import Any, Literal
+from typing import Any
 
 import yaml
 
@@ -22,25 +21,18 @@ from detloom.schemas.reading.typed_dict import to_canonical_json
 from detloom.schemas.run_file.accelerators import is_tpu
 from detloom.schemas.run_file.nodes import retry_of, settings_of
 from detloom.schemas.run_file.run_file import RunFile
-from detloom.trainer_module.runtime.cluster import DEFAULT_PORT, JOBSET, NUM_WORKERS, REPLICAS, SERVICE
+from detloom.trainer_module.runtime.cluster import DEFAULT_PORT, NUM_WORKERS, SERVICE
 
-ManifestKind = Literal["jobset", "job"]
 _CONFIG_DIR, _CONFIG_FILE = "/etc/detloom", "config.json"
 _MAX_NAME = 40  # Kubernetes allows 63 characters for a host name, and jobs add a suffix
 _NAME = re.compile("[a-z]([-a-z0-9]*[a-z0-9])?")  # of a Kubernetes service
 _TRAINER = "Trainer"
-_ANNOTATIONS = {  # kubernetes-sigs/jobset, api/jobset/v1alpha2/jobset_types.go
-    JOBSET[0]: "jobset.sigs.k8s.io/jobset-name",
-    JOBSET[1]: "jobset.sigs.k8s.io/replicatedjob-name",
-    REPLICAS: "jobset.sigs.k8s.io/replicatedjob-replicas",
-    JOBSET[2]: "jobset.sigs.k8s.io/job-index",
-}
 _SAVE_SECONDS = 120  # from SIGTERM to the end; training saves its state at the end of the current step
 _VOLUME_GROUP = 1000  # the image's user is not root, so volumes of root are opened to this group if their driver can
 _Plain = dict[str, Any]
 
 
-def format_manifest(run: RunFile, kind: ManifestKind, *, workers: int, examples: str, out: str, name: str = "") -> str:
+def format_manifest(run: RunFile, *, workers: int, examples: str, out: str, name: str = "") -> str:
     """Return the objects as YAML, in the order in which they should be applied.
 
     Args:
@@ -63,16 +55,18 @@ def format_manifest(run: RunFile, kind: ManifestKind, *, workers: int, examples:
     # The name changes with the configuration, so that running pods keep theirs.
     config_name = f"{name}-config-{hashlib.sha256(config.encode()).hexdigest()[:8]}"
     spec = _pod(run, config_name, workers, ["--examples", examples, "--out", out])
-    max_restarts = retry_of(run.nodes, _TRAINER).max_retries
     job = {
         "completionMode": "Indexed",
         "completions": workers,
         "parallelism": workers,
-        # A lost worker fails the job of a set at once, and the set restarts all. In a job alone, each worker counts.
-        "backoffLimit": 0 if kind == "jobset" else workers * max_restarts,
+        "backoffLimit": workers * retry_of(run.nodes, _TRAINER).max_retries,  # all workers fail if one is lost
         # An Istio proxy, which Kubeflow's namespaces may add, would block traffic between the workers and never end.
         "template": {"metadata": {"labels": {**labels, "sidecar.istio.io/inject": "false"}}, "spec": spec},
     }
+    # Kubernetes sets HOSTNAME to the pod's host name, <job>-<index>, and JOB_COMPLETION_INDEX.
+    spec["containers"][0]["env"].append({"name": SERVICE, "value": name})
+    spec["subdomain"] = name
+    service = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": labels}  # for host names
     documents: list[_Plain] = [
         {
             "apiVersion": "v1",
@@ -80,26 +74,10 @@ def format_manifest(run: RunFile, kind: ManifestKind, *, workers: int, examples:
             "metadata": {**metadata, "name": config_name},
             "immutable": True,
             "data": {_CONFIG_FILE: config},
-        }
+        },
+        {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": service},
+        {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": job},
     ]
-    if kind == "jobset":
-        spec["containers"][0]["env"] += [
-            {"name": variable, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{annotation}']"}}}
-            for variable, annotation in _ANNOTATIONS.items()
-        ]
-        set_spec = {
-            "failurePolicy": {"maxRestarts": max_restarts},
-            "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
-            "replicatedJobs": [{"name": "workers", "replicas": 1, "template": {"spec": job}}],
-        }
-        documents.append(_object("jobset.x-k8s.io/v1alpha2", "JobSet", metadata, set_spec))
-    else:
-        # Kubernetes sets HOSTNAME to the pod's host name, <job>-<index>, and JOB_COMPLETION_INDEX.
-        spec["containers"][0]["env"].append({"name": SERVICE, "value": name})
-        spec["subdomain"] = name
-        service = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": labels}  # for host names
-        documents.append(_object("v1", "Service", metadata, service))
-        documents.append(_object("batch/v1", "Job", metadata, job))
     without_anchors = json.loads(json.dumps(documents))  # not every reader supports them
     return str(yaml.safe_dump_all(without_anchors, sort_keys=False, width=120, explicit_start=True))
 
@@ -107,10 +85,6 @@ def format_manifest(run: RunFile, kind: ManifestKind, *, workers: int, examples:
 def _default_name(run: RunFile) -> str:
     name = run.name.replace("_", "-").strip("-")
     return (name if name[:1].isalpha() else f"run-{name}")[:_MAX_NAME].rstrip("-")
-
-
-def _object(version: str, kind: str, metadata: _Plain, spec: _Plain) -> _Plain:
-    return {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec}
 
 
 def _check(run: RunFile, examples: str, out: str) -> None:

@@ -1,14 +1,10 @@
-"""Scheduled runs on one machine: systemd units, or a line of a user's crontab for machines without systemd."""
+"""Scheduled runs on one machine: systemd units."""
 
-import contextlib
 import importlib.metadata
 import re
-import shlex
 import sys
 from collections.abc import Collection
-from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from zoneinfo import ZoneInfo
 
 from detloom.schemas.errors import ExitCode, InputError
 from detloom.schemas.reading.redact import redact
@@ -18,9 +14,7 @@ from detloom.schemas.run_file.schedule import Cron, Schedule, parse_cron
 ENVIRONMENT_FILE, LOG_FILE = "schedule.env", "schedule.log"  # in the workspace
 _WEEKDAYS = {1: "Mon", 2: "Tue", 3: "Wed", 4: "Thu", 5: "Fri", 6: "Sat", 0: "Sun"}
 _STOP_SECONDS = 600  # training saves its state before it stops
-_PLAIN_PATH = re.compile(r"[\w@+=:,./ -]+")  # systemd and cron escape other characters, each in its own way
-_LOCALTIME = Path("/etc/localtime")
-_COMPARED_HOURS = 2 * 366 * 24
+_PLAIN_PATH = re.compile(r"[\w@+=:,./ -]+")  # systemd has its own rules for other characters
 
 
 def check_schedule(run: RunFile) -> Schedule:
@@ -79,7 +73,7 @@ def on_calendar(cron: Cron, timezone: str) -> str:
         if has_days and has_weekdays:
             raise InputError(
                 "schedule.cron: has days of the month and days of the week. Cron runs on either of them, systemd only "
-                "on days that match both. Use one of the two, or --kind cron."
+                "on days that match both. Use one of the two."
             )
         has_days = has_weekdays = False  # "or" with every day is every day
     weekdays = [name for day, name in _WEEKDAYS.items() if day in cron.weekdays] if has_weekdays else []
@@ -132,39 +126,3 @@ Persistent={"true" if schedule.catch_up else "false"}
 WantedBy=timers.target
 """
     return {f"detloom-{run.name}.service": service, f"detloom-{run.name}.timer": timer}
-
-
-def format_crontab(run: RunFile, run_file: Path, now: datetime, localtime: Path = _LOCALTIME) -> dict[str, str]:
-    """Return a line with a comment above it, by file name.
-
-    Args:
-        localtime: file of the machine's time zone, which cron uses.
-
-    Raises:
-        InputError: another time zone, catch_up, or a command that a crontab cannot contain.
-    """
-    schedule = check_schedule(run)
-    if schedule.catch_up:
-        raise InputError("schedule.catch_up: got true, which cron cannot do; use --kind systemd, or set it to false.")
-    _check_timezone(schedule.timezone, now, localtime)
-    environment, log = (shlex.quote(f"{run.workspace}/{name}") for name in (ENVIRONMENT_FILE, LOG_FILE))
-    command = (
-        f"cd / && if [ -r {environment} ]; then set -a; . {environment}; set +a; fi; "
-        f"exec {shlex.join(run_command(run, run_file))} >> {log} 2>&1"
-    )
-    comment = f"# detloom: pipeline {run.name}. If another run uses the workspace, a run does nothing."
-    return {f"detloom-{run.name}.crontab": f"{comment}\n{schedule.cron} {command}\n"}
-
-
-def _check_timezone(name: str, now: datetime, localtime: Path) -> None:
-    """Raise InputError unless the machine's time equals that of the zone for the next two years."""
-    machine: ZoneInfo | timezone = timezone.utc  # the default without such a file
-    with contextlib.suppress(FileNotFoundError), localtime.open("rb") as file:
-        machine = ZoneInfo.from_file(file)
-    for hour in range(_COMPARED_HOURS):
-        moment = now.astimezone(timezone.utc) + timedelta(hours=hour)
-        if moment.astimezone(machine).utcoffset() != moment.astimezone(ZoneInfo(name)).utcoffset():
-            raise InputError(
-                f"schedule.timezone: got {name}, which is not the time zone of this machine, and cron supports no "
-                "other; use --kind systemd, or write the times in the machine's time zone."
-            )

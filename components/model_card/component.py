@@ -1,6 +1,5 @@
 """The TFX component ModelCard: specification, parameters and executor."""
 
-from dataclasses import dataclass, field
 from typing import Any
 
 from absl import logging
@@ -18,7 +17,7 @@ from tfx.utils import path_utils
 
 from detloom.components import artifact_types
 from detloom.components.fingerprints import source_fingerprint
-from detloom.components.model_card.card import CardInputs, build_card, write_card
+from detloom.components.model_card.card import CardInputs, ModelCardParams, build_card, write_card
 from detloom.components.properties import (
     DATASET_REPORT_KEY,
     FINGERPRINT_PROPERTY,
@@ -27,32 +26,12 @@ from detloom.components.properties import (
     REJECTS_KEY,
     SPAN_PROPERTY,
     VERSION_PROPERTY,
-    ComponentParams,
     int_property,
     string_property,
 )
 from detloom.schemas.contracts.detections import ONNX_FOLDER, TFLITE_FOLDER
 from detloom.schemas.run_file.evaluator import EvaluatorSettings
 from detloom.schemas.run_file.model_card import CARD_PAGE, ModelCardSettings
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelCardParams(ComponentParams):
-    """Content of a card that does not come from artifacts.
-
-    Attributes:
-        name: name of the model, which is the name of the pipeline.
-        split: split used for the evaluation.
-        stated: statements of the run file.
-        evaluator: settings of the evaluation, needed to explain its numbers.
-        trainer_fingerprint: fingerprint of the training code.
-    """
-
-    name: str
-    split: str = "test"
-    stated: ModelCardSettings = field(default_factory=ModelCardSettings)
-    evaluator: EvaluatorSettings = field(default_factory=EvaluatorSettings)
-    trainer_fingerprint: str = ""
 
 
 class Executor(BaseExecutor):
@@ -65,13 +44,12 @@ class Executor(BaseExecutor):
         exec_properties: dict[str, Any],
     ) -> None:
         self._log_startup(input_dict, output_dict, exec_properties)
-        params = ModelCardParams.from_properties(exec_properties)
         model = artifact_utils.get_single_instance(input_dict[keys.MODEL_KEY])
         examples = input_dict.get(keys.EXAMPLES_KEY) or []
         output = artifact_utils.get_single_instance(output_dict[MODEL_CARD_KEY])
         card = build_card(
             CardInputs(
-                name=params.name,
+                params=ModelCardParams.from_properties(exec_properties),
                 model_dir=str(path_utils.serving_model_path(model.uri, path_utils.is_old_model_artifact(model))),
                 tflite_dir=f"{model.uri}/{TFLITE_FOLDER}",
                 onnx_dir=f"{model.uri}/{ONNX_FOLDER}",
@@ -80,11 +58,7 @@ class Executor(BaseExecutor):
                 dataset_report_dir=_uri_of(input_dict, DATASET_REPORT_KEY),
                 rejects_dir=_uri_of(input_dict, REJECTS_KEY),
                 examples_uris=[artifact.uri for artifact in examples],
-                split=params.split,
                 sources=[_source(artifact) for artifact in examples],
-                stated=params.stated,
-                evaluator=params.evaluator,
-                trainer_fingerprint=params.trainer_fingerprint,
                 lineage=_lineage(input_dict, model),
             )
         )
@@ -112,17 +86,11 @@ def _lineage(input_dict: dict[str, list[Artifact]], model: Artifact) -> list[tup
     for key, name in ((keys.EVALUATION_KEY, "Evaluation"), (MODEL_RUN_KEY, "Training")):
         lines += [(f"{name} in ML Metadata", f"artifact {each.id}") for each in input_dict.get(key) or []]
     for blessing in input_dict.get(keys.BLESSING_KEY) or []:
-        baseline = _baseline_of(blessing)
+        # An integer on one machine, text on clusters (tfx, `refactor_model_blessing`).
+        name = constants.ARTIFACT_PROPERTY_BASELINE_MODEL_ID_KEY
+        baseline = blessing.get_string_custom_property(name) or blessing.get_int_custom_property(name)
         lines += [("Baseline in ML Metadata", f"artifact {baseline}")] if baseline else []
     return lines
-
-
-def _baseline_of(blessing: Artifact) -> str | int | None:
-    """Return the id of the baseline: an integer on one machine, text on clusters (tfx, `refactor_model_blessing`)."""
-    name = constants.ARTIFACT_PROPERTY_BASELINE_MODEL_ID_KEY
-    if not blessing.has_custom_property(name):
-        return None
-    return blessing.get_string_custom_property(name) or blessing.get_int_custom_property(name)
 
 
 class ModelCardSpec(ComponentSpec):

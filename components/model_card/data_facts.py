@@ -8,12 +8,13 @@ from typing import Any
 import tensorflow as tf
 
 from detloom.components.examples_folder import ExamplesFolder
-from detloom.components.model_card.read_files import reading, reading_json
+from detloom.components.model_card.read_files import reading_json
 from detloom.components.properties import DATASET_REPORT_FILE
-from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, LabelMap, format_label_map, parse_label_map
+from detloom.components.storage.storage import open_storage
+from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, LabelMap, format_label_map, label_map_of_examples
 from detloom.schemas.contracts.rejects import REPORT_FILE
 from detloom.schemas.errors import InputError
-from detloom.trainer_module.run_state.run_folder import data_fingerprint
+from detloom.trainer_module.run_state.run_folder import DATA_FILE, data_fingerprint
 
 Json = Mapping[str, Any]
 
@@ -32,14 +33,11 @@ def describe_label_map(label_map: LabelMap, examples_uris: Sequence[str]) -> dic
         InputError: if the classes of the examples differ, because then the model was not trained on them.
     """
     for uri in examples_uris:
-        path = f"{uri}/{LABEL_MAP_FILE}"
-        if not tf.io.gfile.exists(path):
-            continue
-        with reading(path, "the label map") as data:
-            if parse_label_map(data.decode(), where=path) != label_map:
-                raise InputError(
-                    f"{path}: its classes differ from the model's; give the data that the model was trained on."
-                )
+        path, content = f"{uri}/{LABEL_MAP_FILE}", open_storage(uri).read(LABEL_MAP_FILE)
+        if content is not None and label_map_of_examples(path, content, "") != label_map:
+            raise InputError(
+                f"{path}: its classes differ from the model's; give the data that the model was trained on."
+            )
     return {"num_classes": label_map.num_classes, "sha256": hash_text(format_label_map(label_map))}
 
 
@@ -111,7 +109,7 @@ def describe_splits(report: Json | None, examples_uris: Sequence[str]) -> list[d
     reported = report["splits"] if report else {}
     rows = []
     for name in sorted({*reported, *shards}, key=lambda name: (name != "train", name)):
-        counts = {key: value for key, value in reported.get(name, {}).items() if key != "boxes_by_class"}
+        counts = reported.get(name, {})
         rows.append(
             {
                 "name": name,
@@ -123,17 +121,17 @@ def describe_splits(report: Json | None, examples_uris: Sequence[str]) -> list[d
     return rows
 
 
-def is_trained_on(files: Any, splits: tuple[str, str], examples_uris: Sequence[str]) -> bool | None:
-    """Return True if a training run used exactly these files; None if there are none to compare.
+def is_trained_on(training_dir: str | None, splits: tuple[str, str], examples_uris: Sequence[str]) -> bool | None:
+    """Return True if a training run used exactly these files; None if there is nothing to compare.
 
     Args:
-        files: description of the files by `run_folder.data_fingerprint`.
         splits: names of the splits used for training and for evaluation during training.
     """
     shards = _find_shards(examples_uris)
-    if any(name not in shards for name in splits):
+    if training_dir is None or any(name not in shards for name in splits):
         return None
-    return bool(json.loads(_fingerprint(*(shards[name] for name in splits))) == files)
+    with reading_json(f"{training_dir}/{DATA_FILE}", "the list of training files") as trained:
+        return bool(json.loads(_fingerprint(*(shards[name] for name in splits))) == trained)
 
 
 def _fingerprint(train_shards: Sequence[str], eval_shards: Sequence[str]) -> str:

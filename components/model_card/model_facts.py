@@ -15,7 +15,7 @@ from detloom.schemas.model.config import TrainEvalConfig
 from detloom.schemas.reading.redact import redact
 from detloom.schemas.reading.typed_dict import from_dict
 from detloom.trainer_module.detectors.families import family_of
-from detloom.trainer_module.run_state.run_folder import CONFIG_FILE, DATA_FILE
+from detloom.trainer_module.run_state.run_folder import CONFIG_FILE
 from detloom.trainer_module.run_state.train_result import SUMMARY_FILE
 
 _SUMMARY_KEYS = ("detector", "num_steps", "best_step", "stopped_early", "num_boxes_dropped", "num_incidents")
@@ -71,17 +71,15 @@ def read_training(folder: str) -> dict[str, Any]:
         }
 
 
-def read_trained_files(folder: str) -> Any:
-    """Read the list of training files, with their sizes and fingerprints."""
-    with reading_json(f"{folder}/{DATA_FILE}", "the list of training files") as content:
-        return content
-
-
-def differing_sections(config: TrainEvalConfig, training_dir: str) -> list[str]:
-    """Return the sections of a configuration that differ from those in the folder of a training run."""
+def check_same_settings(config: TrainEvalConfig, training_dir: str) -> None:
+    """Raise InputError that names the sections of a configuration that differ from those of a training run."""
     trained = read_config(f"{training_dir}/{CONFIG_FILE}")
     names = [field.name for field in dataclasses.fields(TrainEvalConfig)]
-    return [name for name in names if getattr(config, name) != getattr(trained, name)]
+    if different := [name for name in names if getattr(config, name) != getattr(trained, name)]:
+        raise InputError(
+            f"{training_dir}: the training run's settings differ from the model's ({', '.join(different)}); give the "
+            "folder of the run that exported the model."
+        )
 
 
 def describe_export(model_dir: str, tflite_dir: str | None, onnx_dir: str | None = None) -> dict[str, Any]:

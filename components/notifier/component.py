@@ -9,7 +9,6 @@ from absl import logging
 from tfx.dsl.components.base.base_component import BaseComponent
 from tfx.dsl.components.base.base_executor import BaseExecutor
 from tfx.dsl.components.base.executor_spec import ExecutorClassSpec
-from tfx.orchestration.kubeflow.decorators import FinalStatusStr
 from tfx.types.artifact import Artifact
 from tfx.types.channel import BaseChannel
 from tfx.types.component_spec import ChannelParameter, ComponentSpec, ExecutionParameter
@@ -17,22 +16,19 @@ from tfx.types.standard_artifacts import ModelBlessing, PushedModel
 
 from detloom.components import artifact_types
 from detloom.components.fingerprints import source_fingerprint
-from detloom.components.notifier.build_message import (
+from detloom.components.notifier.message_events import (
     BLESSING_KEY,
     PUSHED_MODEL_KEY,
-    FinalStatus,
-    build_error_message,
     build_failure_message,
     build_result_message,
+    describe_error,
     parse_final_status,
 )
-from detloom.components.notifier.kubeflow_failures import read_failures
-from detloom.components.notifier.messages import RunMessage, run_link
-from detloom.components.notifier.read_secret import references_of
+from detloom.components.notifier.read_secret import references_of, secret_variables
+from detloom.components.notifier.run_message import RunMessage, run_link
 from detloom.components.notifier.send import SentMessages, send
-from detloom.components.properties import DECISION_KEY, ComponentParams, arguments_of
+from detloom.components.properties import DECISION_KEY, ComponentParams
 from detloom.schemas.errors import InputError
-from detloom.schemas.reading.redact import parse_secret_reference
 from detloom.schemas.run_file.notifications import Notifications
 from detloom.schemas.run_file.run_file import Place
 
@@ -87,8 +83,7 @@ class NotifierParams(ComponentParams):
 
 def _check_reachable(notifications: Notifications, place: Place) -> None:
     """Raise InputError for a secret that a job at this place can never read."""
-    kinds = {parse_secret_reference(reference).kind for reference in references_of(notifications)}
-    if place == "vertex" and "kubernetes" in kinds:
+    if place == "vertex" and secret_variables(notifications):
         raise InputError(
             "notifications: got a reference to a Kubernetes secret, allowed on Vertex AI: secret_manager:projects/..., "
             "or env:NAME set by the image. Store the secret in Secret Manager, or override the reference with --set."
@@ -114,32 +109,26 @@ class Executor(BaseExecutor):
             params = NotifierParams.from_properties(exec_properties)
             about = params.about_run(str(getattr(self._context, "pipeline_run_id", None) or ""))
             if FINAL_STATUS in exec_properties:
-                message = _failure_message(parse_final_status(exec_properties[FINAL_STATUS]), about)
+                status = parse_final_status(exec_properties[FINAL_STATUS])
+                logging.info("Notifier: the run ended with state %r.", status.state)
+                message = build_failure_message(status, about)
             else:
                 message = build_result_message(input_dict, about)
             if message is None:
                 logging.info("Notifier: nothing to report.")
             else:
-                send(message, params.notifications, SentMessages(self._node_folder()))
+                send(message, params.notifications, self._sent_messages())
         except Exception as error:  # see the class; only the type is logged, because the text may contain a secret
             logging.warning("Notifier: the message could not be built (%s).", type(error).__name__)
 
-    def _node_folder(self) -> str | None:
-        """Return the folder that all executions of this node share; only TFX's local runner has one.
+    def _sent_messages(self) -> SentMessages | None:
+        """Return the list in the folder that all executions of this node share; only TFX's local runner has one.
 
         The stateful working directory is .system/stateful_working_dir/INDEX in this folder, see
         tfx/orchestration/portable/outputs_utils.py.
         """
         working_dir = getattr(self._context, "stateful_working_dir", None)
-        return str(Path(working_dir.rstrip("/")).parents[2]) if working_dir else None
-
-
-def _failure_message(status: FinalStatus, about: dict[str, Any]) -> RunMessage | None:
-    logging.info("Notifier: the run ended with state %r.", status.state)
-    if status.is_success:
-        return None
-    failures = read_failures(about["subject"]) if about["place"] == "kubeflow" else {}
-    return build_failure_message(status, about, failures)
+        return SentMessages(Path(working_dir.rstrip("/")).parents[2]) if working_dir else None
 
 
 class NotifierSpec(ComponentSpec):
@@ -185,7 +174,7 @@ class Notifier(BaseComponent):
             kubeflow_host: address of the web interface of Kubeflow Pipelines, for a link to the run.
             nonce: a new value in each run keeps TFX's cache from answering; no code reads it.
             decision: without the other channels, to report why nothing was trained.
-            final_status: TFX's placeholder for the status of the pipeline; see `build_failure_notifier`.
+            final_status: TFX's placeholder for the status of the pipeline, of which the node is the exit handler.
 
         Raises:
             InputError: a secret cannot be read where the pipeline will run.
@@ -204,16 +193,6 @@ class Notifier(BaseComponent):
         super().__init__(spec=NotifierSpec(**params.to_properties(), **channels, **status))
 
 
-def build_failure_notifier(params: NotifierParams) -> Notifier:
-    """Return the exit handler of a compiled pipeline. The runner on one machine calls `notify_failure` instead.
-
-    Raises:
-        InputError: a secret cannot be read where the pipeline will run.
-    """
-    notifier = Notifier(**arguments_of(params), final_status=FinalStatusStr())
-    return notifier.with_id("FailureNotifier")
-
-
 def notify_failure(pipeline: str, notifications: Notifications, node: str | None, error: BaseException) -> None:
     """Report a failed run on this machine. Never raises.
 
@@ -221,6 +200,9 @@ def notify_failure(pipeline: str, notifications: Notifications, node: str | None
         node: the node that failed, if any.
     """
     try:
-        send(build_error_message(pipeline, notifications, node, error), notifications)
+        facts = {"node": node or "", "reason": describe_error(error, references_of(notifications))}
+        machine = socket.gethostname()
+        message = RunMessage(event="failed", pipeline=pipeline, place="local", machine=machine, **facts)
+        send(message, notifications)
     except Exception as mistake:  # must not hide the error of the run
         logging.warning("notifications: the message could not be built (%s).", type(mistake).__name__)

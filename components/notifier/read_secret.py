@@ -5,19 +5,13 @@ import hashlib
 import json
 import os
 import re
-from typing import Any
 
-from detloom.components.notifier.delivery import NotSentError
+from detloom.components.notifier.run_message import NotSentError
 from detloom.schemas.reading.redact import SecretReference, parse_secret_reference
 from detloom.schemas.run_file.notifications import Notifications
 
 _MANAGER = "https://secretmanager.googleapis.com"
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
-_REASONS = {
-    401: "Google does not accept the credentials",
-    403: "the account has no permission; it needs the role secretmanager.secretAccessor",
-    404: "no such version",
-}
 
 
 def references_of(notifications: Notifications) -> tuple[str, ...]:
@@ -36,13 +30,15 @@ def secret_variables(notifications: Notifications) -> dict[str, SecretReference]
 
 
 def variable_name(reference: SecretReference) -> str:
-    """Return the environment variable that has the value of a Kubernetes secret in a container; unique per key."""
+    """Return the environment variable with the value; in a container, each key of a Kubernetes secret has its own."""
+    if reference.kind != "kubernetes":
+        return reference.name
     place = f"{reference.name}/{reference.key}"
     readable = re.sub(r"[^A-Z0-9]+", "_", place.upper()).strip("_")[:40]
     return f"DETLOOM_SECRET_{readable}_{hashlib.sha256(place.encode()).hexdigest()[:8]}"
 
 
-def read_secret(text: str, *, timeout_seconds: float) -> str:
+def read_secret(text: str, timeout_seconds: float) -> str:
     """Return the secret that a reference names, without a trailing line break; "" for "".
 
     Raises:
@@ -51,49 +47,36 @@ def read_secret(text: str, *, timeout_seconds: float) -> str:
     if not text:
         return ""
     reference = parse_secret_reference(text)
-    match reference.kind:
-        case "env":
-            secret = _read_variable(reference.name)
-        case "kubernetes":
-            variable = variable_name(reference)
-            secret = _read_variable(variable, f" for the Kubernetes secret {reference.name}/{reference.key}")
-        case "secret_manager":
-            secret = _read_from_manager(reference.name, timeout_seconds)
+    variable = variable_name(reference)
+    if reference.kind == "secret_manager":
+        secret = _read_from_manager(reference.name, timeout_seconds)
+    elif variable in os.environ:
+        secret = os.environ[variable]
+    else:
+        raise NotSentError(f"the environment variable {variable} is not set ({text})")
     secret = secret.rstrip("\r\n")
     if not secret:
         raise NotSentError(f"the secret {reference.name} is empty")
     return secret
 
 
-def _read_variable(name: str, which: str = "") -> str:
-    if name not in os.environ:
-        raise NotSentError(f"the environment variable {name}{which} is not set")
-    return os.environ[name]
-
-
 def _read_from_manager(name: str, timeout_seconds: float) -> str:
     """Call projects.secrets.versions.access of Secret Manager's REST API."""
-    from google.auth import exceptions  # late: only this kind of secret needs Google's libraries
+    import google.auth  # late: only this kind of secret needs Google's libraries
+    from google.auth.transport.requests import AuthorizedSession
 
     problem = f"the secret {name} cannot be read"
     try:
-        answer = _make_session().get(f"{_MANAGER}/v1/{name}:access", timeout=timeout_seconds, allow_redirects=False)
-        if (status := answer.status_code) != 200:
-            reason = _REASONS.get(status, f"Secret Manager responded with {status}")
-            raise NotSentError(f"{problem}: {reason}", is_temporary=status >= 500)
-        return base64.b64decode(json.loads(answer.content)["payload"]["data"], validate=True).decode()
-    except exceptions.DefaultCredentialsError:
-        raise NotSentError(f"{problem}: there are no Google credentials") from None
-    except (exceptions.GoogleAuthError, OSError) as error:  # errors of `requests` are OSErrors
+        credentials, _ = google.auth.default(scopes=[_SCOPE])
+        session = AuthorizedSession(credentials)
+        answer = session.get(f"{_MANAGER}/v1/{name}:access", timeout=timeout_seconds, allow_redirects=False)
+    except (google.auth.exceptions.GoogleAuthError, OSError) as error:  # errors of `requests` are OSErrors
         reason = f"Secret Manager cannot be reached ({type(error).__name__})"
         raise NotSentError(f"{problem}: {reason}", is_temporary=True) from None
+    if (status := answer.status_code) != 200:
+        hint = "; the account needs the role secretmanager.secretAccessor" if status == 403 else ""
+        raise NotSentError(f"{problem}: Secret Manager responded with {status}{hint}", is_temporary=status >= 500)
+    try:
+        return base64.b64decode(json.loads(answer.content)["payload"]["data"], validate=True).decode()
     except (ValueError, KeyError, TypeError):
         raise NotSentError(f"{problem}: the response contains no UTF-8 secret") from None
-
-
-def _make_session() -> Any:
-    import google.auth
-    from google.auth.transport.requests import AuthorizedSession
-
-    credentials, _ = google.auth.default(scopes=[_SCOPE])
-    return AuthorizedSession(credentials)

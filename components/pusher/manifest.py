@@ -13,7 +13,7 @@ import shutil
 import socket
 import stat
 import sys
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -44,7 +44,7 @@ class Manifest:
 
     Attributes:
         files: size in bytes and SHA-256 of every file by its path relative to the version; sorted.
-        push: the line of the push record; empty in manifests of earlier detloom versions.
+        push: the line of the push record; empty for a model that is not pushed yet.
     """
 
     files: Files
@@ -70,17 +70,15 @@ class Manifest:
 
     def differences_from(self, found: Files) -> list[str]:
         """Return a line for each file of the version that is missing, differs or is not in the manifest."""
-        return differences(self.files, found)
+        return [
+            _difference(name, self.files, found)
+            for name in sorted({*self.files, *found})
+            if self.files.get(name) != found.get(name)
+        ]
 
     def to_text(self) -> str:
         files = {name: {"bytes": size, "sha256": sha256} for name, (size, sha256) in self.files.items()}
         return json.dumps({"digest": self.digest, "push": dict(self.push), "files": files}, indent=1) + "\n"
-
-    def write(self, folder: Path) -> None:
-        """Write the manifest into the folder of a version."""
-        path = folder / MANIFEST_FILE
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(self.to_text(), encoding="utf-8")
 
 
 def parse_manifest(data: bytes) -> Manifest | None:
@@ -155,9 +153,27 @@ def copy_files(sources: Mapping[str, Path], folder: Path) -> None:
         shutil.copyfile(source, target)
 
 
-def check_same(expected: Files, found: Files, problem: str, where: str) -> None:
+def copy_and_check(
+    sources: Mapping[str, Path], manifest: Manifest, folder: Path, check: Callable[[Path], None]
+) -> None:
+    """Copy files, verify and load the copy, and add the manifest.
+
+    Raises:
+        InputError: raised by `check`.
+        OSError: the copy could not be written, differs from the original, or was changed by `check`.
+    """
+    copy_files(sources, folder)
+    check_same(manifest, build_manifest(folder).files, "the copy differs from the original", str(folder))
+    check(folder)  # a graph can write files
+    check_same(manifest, build_manifest(folder).files, "the copy was changed while it was loaded", str(folder))
+    path = folder / MANIFEST_FILE
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(manifest.to_text(), encoding="utf-8")
+
+
+def check_same(manifest: Manifest, found: Files, problem: str, where: str) -> None:
     """Raise OSError that names the first differences, if there are any."""
-    wrong = differences(expected, found)
+    wrong = manifest.differences_from(found)
     if wrong:
         raise OSError(errno.EIO, f"{problem}: {'; '.join(wrong[:3])}", where)
 
@@ -174,15 +190,6 @@ def measure_stream(file: IO[bytes]) -> tuple[int, str]:
         digest.update(chunk)
         size += len(chunk)
     return size, digest.hexdigest()
-
-
-def differences(expected: Files, found: Files) -> list[str]:
-    """Return a line for each file that is missing, differs or is unexpected; empty if there is none."""
-    return [_difference(name, expected, found) for name in sorted(_unequal(expected, found))]
-
-
-def _unequal(expected: Files, found: Files) -> Iterable[str]:
-    return (name for name in {*expected, *found} if expected.get(name) != found.get(name))
 
 
 def _difference(name: str, expected: Files, found: Files) -> str:

@@ -13,7 +13,7 @@ from detloom.components.pusher.push import PushResult, push_model, roll_back
 from detloom.components.pusher.versions import VersionState, describe_versions, open_destination, verify_version
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import redact
-from detloom.schemas.run_file.push import REMOTE_SCHEMES, is_remote
+from detloom.schemas.run_file.push import is_remote
 
 
 def push_by_hand(
@@ -91,8 +91,6 @@ def _checked(text: str) -> str:
     """Check that the text is not empty, which would be the current folder, and that its scheme is supported."""
     if not text:
         raise InputError("DIR: got an empty text, allowed: a folder or its address.")
-    if "://" in text and not is_remote(text):
-        raise InputError(f"{redact(text)}: allowed: a folder, or an address of {', '.join(REMOTE_SCHEMES)}.")
     return text
 
 

@@ -1,4 +1,4 @@
-"""Versions in a storage where a folder cannot be renamed: in a bucket, or at another address such as hdfs://.
+"""Versions in a bucket, where a folder cannot be renamed.
 
 A version becomes complete by one object, `saved_model.pb`, without which no server loads it: it is written after all
 other files, the manifest included, and deleted before them. A version is complete if it has both.
@@ -7,13 +7,13 @@ other files, the manifest included, and deleted before them. A version is comple
     push_record.jsonl           rewritten as a whole, because objects cannot be appended to
     .push-1760000000/...        a copy of a version that is being written, and its owner
     .trash-1750000000/...       marks a version that is being deleted
-    .push.lock                  the lock of a bucket, see bucket_lock.py; other storages have none
+    .push.lock                  the lock, see bucket_lock.py
 """
 
 import contextlib
 import errno
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from detloom.components.pusher.bucket_lock import BucketLock
@@ -32,15 +32,13 @@ from detloom.components.pusher.manifest import (
     RECORD_FILE,
     Files,
     Manifest,
-    build_manifest,
     check_same,
-    copy_files,
+    copy_and_check,
     measure_files,
     measure_stream,
     parse_manifest,
 )
 from detloom.components.storage.bucket import BucketStorage
-from detloom.components.storage.interface import RemoteStorage
 from detloom.components.storage.local_copy import copy_folder, find_files
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import redact
@@ -49,19 +47,16 @@ from detloom.trainer_module.files.folder_lock import describe_self
 _OWNER_FILE = "owner.json"  # in a folder that marks a version
 
 
-class PushAddress:
-    """A `Destination` where a file becomes visible when it is completely written. Only a bucket has a lock."""
+class PushBucket:
+    """A `Destination` where a file becomes visible when it is completely written."""
 
     requires_manifest = True
 
-    def __init__(self, storage: RemoteStorage) -> None:
+    def __init__(self, storage: BucketStorage) -> None:
         self.storage, self.address = storage, storage.root
 
     @contextlib.contextmanager
     def lock(self, limit_seconds: float, run_id: str = "") -> Iterator[Callable[[], None]]:
-        if not isinstance(self.storage, BucketStorage):
-            yield lambda: None
-            return
         with contextlib.ExitStack() as stack:
             try:
                 lock = BucketLock(self.storage, describe_self(run_id))
@@ -106,8 +101,8 @@ class PushAddress:
             check_held()
             try:
                 self._mark(hidden)  # from now on the number is in use
-                files = _copy_and_check(sources, manifest, Path(scratch), check)
-                self._publish(version, Path(scratch), files, check_held)
+                copy_and_check(sources, manifest, Path(scratch), check)
+                self._publish(version, Path(scratch), [*manifest.files, MANIFEST_FILE], check_held)
             except BaseException:  # also Ctrl-C
                 with contextlib.suppress(OSError):
                     check_held()  # if the lock is lost, leave the removal to its next owner
@@ -118,10 +113,6 @@ class PushAddress:
             self.storage.delete_tree(hidden)
 
     def append_record(self, line: str) -> None:
-        if not isinstance(self.storage, BucketStorage):
-            before = self.read(RECORD_FILE, MAX_RECORD_BYTES) or b""
-            self.storage.write(RECORD_FILE, _with_line(before, line))
-            return
         before, generation = self.storage.read_generation(RECORD_FILE, MAX_RECORD_BYTES)
         if self.storage.write_generation(RECORD_FILE, _with_line(before, line), generation) is None:
             raise OSError(errno.ESTALE, "the push record was changed by another process", RECORD_FILE)
@@ -138,18 +129,19 @@ class PushAddress:
             copy_folder(self.storage, str(version), Path(scratch), lambda name: name != MANIFEST_FILE)
             yield Path(scratch)
 
-    def _publish(self, version: int, folder: Path, files: Files, check_held: Callable[[], None]) -> None:
+    def _publish(self, version: int, folder: Path, names: Sequence[str], check_held: Callable[[], None]) -> None:
         """Upload the files of a local folder under a hidden name, verify what was stored, and copy it to the version.
 
         The copies have no source if the next owner of the lock has removed the hidden files.
         """
         hidden = f"{TEMPORARY_PREFIX}{version}"
-        for name in files:
+        for name in names:
             check_held()
             self.storage.upload(folder / name, f"{hidden}/{name}")
+            uploaded = measure_files({name: folder / name})
             stored = {name: self._measure(f"{hidden}/{name}")}
-            check_same({name: files[name]}, stored, "the stored copy differs from the original", self.address)
-        for name in sorted(files, key=lambda name: name == MODEL_FILE):
+            check_same(uploaded, stored, "the stored copy differs from the original", self.address)
+        for name in sorted(names, key=lambda name: name == MODEL_FILE):
             check_held()
             self.storage.copy(f"{hidden}/{name}", f"{version}/{name}")
 
@@ -171,17 +163,6 @@ class PushAddress:
         for name in (MODEL_FILE, MANIFEST_FILE):
             self.storage.delete(f"{version}/{name}")
         self.storage.delete_tree(str(version))
-
-
-def _copy_and_check(sources: Mapping[str, Path], manifest: Manifest, folder: Path, check: LoadCheck) -> Files:
-    """Copy the files, verify and load the copy, and add the manifest; return all files of the folder."""
-    copy_files(sources, folder)
-    check_same(manifest.files, build_manifest(folder).files, "the copy differs from the original", str(folder))
-    check(folder)
-    copied = build_manifest(folder)  # again, because a graph can write files
-    check_same(manifest.files, copied.files, "the copy was changed while it was loaded", str(folder))
-    manifest.write(folder)
-    return {**manifest.files, **measure_files({MANIFEST_FILE: folder / MANIFEST_FILE}).files}
 
 
 def _with_line(record: bytes, line: str) -> bytes:

@@ -21,8 +21,7 @@ from detloom.components.pusher.manifest import (
     Files,
     Manifest,
     build_manifest,
-    check_same,
-    copy_files,
+    copy_and_check,
 )
 from detloom.components.storage.storage import LocalStorage
 from detloom.schemas.errors import InputError
@@ -85,21 +84,18 @@ class PushFolder:
         check: LoadCheck,
         check_held: Callable[[], None],
     ) -> None:
+        def check_copy(folder: Path) -> None:
+            check(folder)
+            check_held()  # a new owner of the lock removes this copy, which would look like a change by the graph
+
         temporary = self.path / f"{TEMPORARY_PREFIX}{version}"
         check_held()
         temporary.mkdir()  # mkdtemp's folders cannot be read by the user of the model server
         try:
-            copy_files(sources, temporary)
-            manifest.write(temporary)
+            copy_and_check(sources, manifest, temporary, check_copy)
             self._open_to_readers(temporary)
             for path in (temporary, *temporary.rglob("*")):
                 self._storage.sync(path.relative_to(self.path).as_posix())
-            copied = build_manifest(temporary)
-            check_same(manifest.files, copied.files, "the copy differs from the original", str(temporary))
-            check(temporary)
-            check_held()  # first, because a new owner of the lock removes this copy, which looks like a change
-            copied = build_manifest(temporary)  # again, because a graph can write files
-            check_same(manifest.files, copied.files, "the copy was changed while it was loaded", str(temporary))
             check_held()
             self._storage.rename_folder(temporary.name, str(version))
         except BaseException:  # also Ctrl-C

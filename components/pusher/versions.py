@@ -19,9 +19,9 @@ from detloom.components.pusher.manifest import (
     parse_manifest,
     parse_records,
 )
-from detloom.components.pusher.push_to_bucket import PushAddress
+from detloom.components.pusher.push_to_bucket import PushBucket
 from detloom.components.pusher.push_to_folder import PushFolder
-from detloom.components.storage.interface import RemoteStorage
+from detloom.components.storage.bucket import BucketStorage
 from detloom.components.storage.local_copy import local_folder
 from detloom.components.storage.storage import is_address, open_storage
 from detloom.schemas.contracts.detections import ASSET_LABEL_MAP
@@ -34,9 +34,9 @@ _LABEL_MAP = f"assets/{ASSET_LABEL_MAP}"
 
 
 def open_destination(address: "str | Path") -> Destination:
-    """Open a local folder, a bucket, or another address that TFX's filesystem layer supports."""
+    """Open a local folder or a bucket."""
     storage = open_storage(address)
-    return PushAddress(storage) if isinstance(storage, RemoteStorage) else PushFolder(Path(address))
+    return PushBucket(storage) if isinstance(storage, BucketStorage) else PushFolder(Path(address))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,17 +11,20 @@ file has another content.
 
 import contextlib
 import errno
+import io
 import itertools
 import os
 import posixpath
 import re
+import tempfile
 from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
 from functools import lru_cache
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, TypeAlias, TypeVar
 
-from detloom.components.storage.interface import HIDDEN, Entry, RemoteStorage, missing_file, open_ranges
+from detloom.components.storage.interface import HIDDEN, Entry, Storage, missing_file, open_ranges
 from detloom.schemas.reading.redact import redact
 
 if TYPE_CHECKING:
@@ -32,7 +35,6 @@ Generation: TypeAlias = "UpdateVersion | None"
 """One state of a file, as the storage names it; None means that the file does not exist."""
 
 _Result = TypeVar("_Result")
-SCHEMES = ("gs://", "s3://", "az://")
 NAMES_PER_PAGE = 1000  # the most that the storages list in one response
 _PART_BYTES = 64 << 20  # larger files are uploaded in parts
 _TIMEOUT_SECONDS = 120.0  # of a request with its response
@@ -64,7 +66,7 @@ class GenerationError(OSError):
     """The file has another generation than the request requires."""
 
 
-class BucketStorage(RemoteStorage):
+class BucketStorage(Storage):
     """A bucket or a part of it. A file becomes visible when it is completely written; folders are parts of names."""
 
     def __init__(self, root: str) -> None:
@@ -182,13 +184,29 @@ class BucketStorage(RemoteStorage):
             stored, current = self.read_generation(path, len(data), _SMALL_FILE_TIMEOUT_SECONDS)
             return current if stored == data else None
 
-    def store(self, file: IO[bytes], path: str) -> None:
+    def write(self, path: str, data: bytes) -> None:
+        self._store(io.BytesIO(data), path)
+
+    @contextlib.contextmanager
+    def open_to_write(self, path: str, *, sync: bool = False) -> Iterator[IO[bytes]]:
+        with tempfile.TemporaryFile() as file:
+            yield file
+            file.seek(0)
+            self._store(file, path)
+
+    def upload(self, source: Path, path: str) -> None:
+        """Copy a local file to `path`."""
+        with open(source, "rb") as file:
+            self._store(file, path)
+
+    def _store(self, file: IO[bytes], path: str) -> None:
         with self._os_errors(path):
             self._client().put(
                 self._object_name(path), file, attributes=_ATTRIBUTES, chunk_size=_PART_BYTES, max_concurrency=1
             )
 
     def copy(self, path: str, new_path: str) -> None:
+        """Copy a file inside the bucket and replace the target; FileNotFoundError if it does not exist."""
         with self._os_errors(path):
             self._client().copy(self._object_name(path), self._object_name(new_path))
 

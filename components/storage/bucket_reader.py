@@ -12,8 +12,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 
-from detloom.components.storage.bucket import NAMES_PER_PAGE, SCHEMES, BucketStorage
+from detloom.components.storage.bucket import NAMES_PER_PAGE, BucketStorage
 from detloom.components.storage.storage import Entry, Storage, open_storage
+from detloom.schemas.run_file.push import REMOTE_SCHEMES
 
 _PAGE_NAMES = NAMES_PER_PAGE - 1  # one response, because `scan` looks one object ahead
 _MAX_PAGES = 256  # in memory: about 50 MB
@@ -126,5 +127,5 @@ class BucketReader(BucketStorage):
 
 
 def open_to_read(root: str) -> Storage:
-    """Return a reader of a bucket, or the storage of a local folder or of another address."""
-    return BucketReader(root) if root.startswith(SCHEMES) else open_storage(root)
+    """Return a reader of a bucket, or the storage of a local folder."""
+    return BucketReader(root) if root.startswith(REMOTE_SCHEMES) else open_storage(root)

@@ -1,18 +1,14 @@
 """The operations that a local folder and an object store have in common."""
 
-import contextlib
 import errno
 import io
 import json
 import os
 import posixpath
-import tempfile
-import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
 from detloom.schemas.errors import InputError
@@ -149,33 +145,6 @@ class Storage(ABC):
                 yield entry
 
 
-class RemoteStorage(Storage):
-    """The operations of an address. A file becomes visible when it is completely written."""
-
-    @abstractmethod
-    def store(self, file: IO[bytes], path: str) -> None:
-        """Write or replace a file with the rest of an open one."""
-
-    @abstractmethod
-    def copy(self, path: str, new_path: str) -> None:
-        """Copy a file inside the storage and replace the target; FileNotFoundError if it does not exist."""
-
-    def upload(self, source: str | Path, path: str) -> None:
-        """Copy a local file to `path`."""
-        with open(source, "rb") as file:
-            self.store(file, path)
-
-    def write(self, path: str, data: bytes) -> None:
-        self.store(io.BytesIO(data), path)
-
-    @contextlib.contextmanager
-    def open_to_write(self, path: str, *, sync: bool = False) -> Iterator[IO[bytes]]:
-        with tempfile.TemporaryFile() as file:
-            yield file
-            file.seek(0)
-            self.store(file, path)
-
-
 def open_ranges(read_range: Callable[[int, int], bytes], size: int) -> BinaryIO:
     """Return a buffered file of `size` bytes; `read_range(start, stop)` returns these bytes of it."""
     return io.BufferedReader(_RangeFile(read_range, size), BLOCK_BYTES)
@@ -217,8 +186,3 @@ class _RangeFile(io.RawIOBase):
 
 def missing_file(address: str) -> FileNotFoundError:
     return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), redact(address))
-
-
-def temporary_name(name: str) -> str:
-    """Return a hidden name for a file that is being written."""
-    return f"{HIDDEN}{name}.{uuid.uuid4().hex[:12]}"

@@ -8,7 +8,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from detloom.components.storage.interface import BLOCK_BYTES, Entry, RemoteStorage, Storage
+from detloom.components.storage.bucket import BucketStorage
+from detloom.components.storage.interface import BLOCK_BYTES, Entry, Storage
 from detloom.components.storage.many_files import map_files
 from detloom.components.storage.storage import is_address, open_storage
 from detloom.schemas.errors import InputError
@@ -57,15 +58,12 @@ def local_output(address: str) -> Iterator[Path]:
         _addresses[str(folder)] = redact(address.rstrip("/"))
         yield folder
         storage = open_storage(address)
-        assert isinstance(storage, RemoteStorage)
-        _upload(folder, storage)
-
-
-def _upload(folder: Path, storage: RemoteStorage) -> None:
-    for path in sorted(folder.rglob("*")):
-        name = path.relative_to(folder)
-        if path.is_file() and not path.is_symlink() and not any(part.startswith(".") for part in name.parts):
-            storage.upload(path, name.as_posix())
+        assert isinstance(storage, BucketStorage)
+        for path in sorted(folder.rglob("*")):
+            name = path.relative_to(folder)
+            is_hidden = any(part.startswith(".") for part in name.parts)
+            if path.is_file() and not path.is_symlink() and not is_hidden:
+                storage.upload(path, name.as_posix())
 
 
 def with_addresses(text: str) -> str:

@@ -1,7 +1,6 @@
-"""Read and write files below a root: a local folder, a bucket (gs://, s3://, az://), or another address that TFX's file
-systems know (hdfs://).
+"""Read and write files below a root: a local folder, or a bucket (gs://, s3://, az://).
 
-`Storage` is what all can do. A `LocalStorage` can also rename a folder and append to a file, a `BucketStorage` compares
+`Storage` is what both can do. A `LocalStorage` also renames folders and appends to files, a `BucketStorage` compares
 generations of files.
 
 Paths are relative to the root, with forward slashes; "" is the root itself. Names that begin with a dot are hidden from
@@ -16,24 +15,33 @@ import os
 import posixpath
 import shutil
 import stat
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, BinaryIO
 
-from detloom.components.storage.address_storage import AddressStorage
-from detloom.components.storage.bucket import SCHEMES, BucketStorage
-from detloom.components.storage.interface import HIDDEN, Entry, Storage, temporary_name
+from detloom.components.storage.bucket import BucketStorage
+from detloom.components.storage.interface import HIDDEN, Entry, Storage
+from detloom.schemas.errors import InputError
+from detloom.schemas.reading.redact import redact
+from detloom.schemas.run_file.push import REMOTE_SCHEMES
 
 _SCHEME_MARK = "://"
 _LOCAL_BLOCK_BYTES = 1 << 20
 
 
 def open_storage(root: str | Path) -> Storage:
-    """Return the storage of a local folder or of an address, which contains "://". Nothing is read or created."""
+    """Return the storage of a local folder or of an address, which contains "://". Nothing is read or created.
+
+    Raises:
+        InputError: no bucket has such an address.
+    """
     text = str(root)
-    if text.startswith(SCHEMES):
-        return BucketStorage(text)
-    return AddressStorage(text) if is_address(text) else LocalStorage(text)
+    if not is_address(text):
+        return LocalStorage(text)
+    if not text.startswith(REMOTE_SCHEMES):
+        raise InputError(f"{redact(text)}: allowed: a folder, or an address of {', '.join(REMOTE_SCHEMES)}.")
+    return BucketStorage(text)
 
 
 def is_address(path: str) -> bool:
@@ -78,7 +86,7 @@ class LocalStorage(Storage):
     def open_to_write(self, path: str, *, sync: bool = False) -> Iterator[IO[bytes]]:
         folder, name = posixpath.split(path)
         self.make_folder(folder)
-        temporary = posixpath.join(folder, temporary_name(name))
+        temporary = posixpath.join(folder, f"{HIDDEN}{name}.{uuid.uuid4().hex[:12]}")
         try:
             with open(self.address(temporary), "xb", buffering=_LOCAL_BLOCK_BYTES) as file:
                 yield file

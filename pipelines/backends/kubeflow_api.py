@@ -15,8 +15,8 @@ import kfp_server_api
 import urllib3
 from kfp.client import Client
 
-from detloom.components.notifier.kubeflow_failures import log_path, node_path, tail_of
 from detloom.pipelines.backends.api_errors import ApiError, Kind, Server, translate_errors
+from detloom.pipelines.backends.kubeflow_logs import log_path, node_path, tail_of
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import parse_secret_reference
 from detloom.schemas.run_file.kubeflow import Kubeflow

@@ -12,11 +12,11 @@ from zoneinfo import ZoneInfo
 
 import kfp_server_api
 
-from detloom.components.notifier.kubeflow_failures import DRIVER, Entry, base_name, failure_sentence, log_nodes
 from detloom.pipelines.backends.api_errors import ApiError, shorten_message
 from detloom.pipelines.backends.argo_retries import parse_retry_defaults, retry_warning
 from detloom.pipelines.backends.compiled_job import CompiledJob
 from detloom.pipelines.backends.kubeflow_api import KubeflowApi
+from detloom.pipelines.backends.kubeflow_logs import DRIVER, base_name, failure_sentence, log_nodes
 from detloom.pipelines.backends.run_status import (
     ENDED,
     PlannedTask,
@@ -288,7 +288,7 @@ class KubeflowBackend:
         key = (str(run.run_id), task.name)
         if key in self._causes:
             return replace(task, error=self._causes[key])
-        for node in log_nodes(task.name, _entries(run)):
+        for node in log_nodes(task.name, _details(run)):
             try:
                 cause = failure_sentence(self._api.read_log(key[0], node))
             except ApiError:
@@ -397,17 +397,6 @@ def _by_attempt(detail: Any) -> tuple[bool, float]:
     name = str(detail.display_name)
     started = utc_time(detail.start_time)
     return name == base_name(name), started.timestamp() if started is not None else 0.0
-
-
-def _entries(run: Any) -> list[Entry]:
-    return [
-        Entry(
-            name=str(detail.display_name),
-            state=str(detail.state),
-            children=tuple(str(child.pod_name) for child in detail.child_tasks or () if child.pod_name),
-        )
-        for detail in _details(run)
-    ]
 
 
 def _status(name: str, node: Any, driver: Any, error_of: Callable[[Any], str]) -> TaskStatus | None:

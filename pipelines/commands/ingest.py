@@ -52,7 +52,7 @@ def ingest_command(**options: Any) -> None:
 
     if options["output"].startswith(("s3://", "az://")):
         shown = redact(options["output"])
-        raise InputError(f"--output: got '{shown}', allowed: a folder, or an address at gs:// or hdfs://.")
+        raise InputError(f"--output: got '{shown}', allowed: a folder, or an address at gs://.")
     log_nodes(options["verbose"])
     # late: imports Beam, whose import time does not belong to the ingestion time
     from detloom.components.example_gen.ingest import RefusedDataError

@@ -1,15 +1,11 @@
 """Command `detloom manifest`. Imports are late to keep the CLI fast."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from detloom.pipelines.command_line.command import command
 from detloom.pipelines.command_line.options import FILE, PATH, override_options, read_override_options
-
-if TYPE_CHECKING:
-    from detloom.pipelines.manifests import ManifestKind
 
 
 @command(
@@ -17,13 +13,6 @@ if TYPE_CHECKING:
     "kubectl apply -f cells.yaml",
 )
 @click.argument("run_file", type=PATH)
-@click.option(
-    "--kind",
-    type=click.Choice(["jobset", "job"]),
-    default="jobset",
-    show_default=True,
-    help="A JobSet, or an Indexed Job with a service.",
-)
 @click.option("--workers", type=click.IntRange(min=2), default=2, show_default=True, metavar="N", help="Machines.")
 @click.option("--examples", required=True, metavar="DIR", help="Output of detloom ingest, in the containers.")
 @click.option("--out", required=True, metavar="DIR", help="Folder in the containers that all workers share.")
@@ -32,7 +21,6 @@ if TYPE_CHECKING:
 @override_options
 def manifest(
     run_file: Path,
-    kind: "ManifestKind",
     workers: int,
     examples: str,
     out: str,
@@ -40,11 +28,11 @@ def manifest(
     output: Path | None,
     settings: tuple[str, ...],
 ) -> None:
-    """Write Kubernetes manifests to train on several machines.
+    """Write a Kubernetes manifest to train on several machines.
 
-    They run `detloom train` with the model of RUN_FILE on the split `train`. Image, namespace, volumes and secrets come
-    from its section `kubeflow`; cores, memory, GPUs and restarts from the entry for Trainer in `nodes`. The same run
-    file gives the same bytes.
+    An Indexed Job and its service run `detloom train` with the model of RUN_FILE on the split `train`. Image,
+    namespace, volumes and secrets come from its section `kubeflow`; cores, memory, GPUs and restarts from the entry for
+    Trainer in `nodes`. The same run file gives the same bytes.
     """
     from detloom.pipelines.manifests import format_manifest
     from detloom.schemas.odapi.pipeline_config import refusal
@@ -58,7 +46,7 @@ def manifest(
     run = build_run(tree)
     check_trainable(run.config)
     check_checkpoint(run.train.fine_tune_checkpoint, tree, "Kubernetes")
-    text = format_manifest(run, kind, workers=workers, examples=examples, out=out, name=name)
+    text = format_manifest(run, workers=workers, examples=examples, out=out, name=name)
     if output is None:
         click.echo(text, nl=False)
     else:

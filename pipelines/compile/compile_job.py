@@ -11,12 +11,14 @@ import tfx.version
 import yaml
 from google.protobuf import json_format
 from kfp.pipeline_spec import pipeline_spec_pb2
+from tfx.orchestration.kubeflow.decorators import FinalStatusStr
 from tfx.orchestration.kubeflow.v2.kubeflow_v2_dag_runner import KubeflowV2DagRunner, KubeflowV2DagRunnerConfig
 from tfx.orchestration.pipeline import Pipeline
 
 import detloom
 from detloom.components.fingerprints import package_fingerprint
-from detloom.components.notifier.component import build_failure_notifier
+from detloom.components.notifier.component import Notifier
+from detloom.components.properties import arguments_of
 from detloom.pipelines.compile.check_run import check_parameters, check_run
 from detloom.pipelines.compile.group_conditioned_tasks import group_conditioned_tasks
 from detloom.pipelines.compile.kubernetes_platform import build_platform, environment_of
@@ -124,7 +126,8 @@ class JobRunner(KubeflowV2DagRunner):
         super().__init__(config, output_filename=output_filename or None)
         self._run, self._place = run, place
         if run.notifications is not None and "failed" in run.notifications.events:
-            handler = build_failure_notifier(notifier_params(run, place))
+            arguments = arguments_of(notifier_params(run, place))
+            handler = Notifier(**arguments, final_status=FinalStatusStr()).with_id("FailureNotifier")
             place_node(run, handler, place)
             self.set_exit_handler(handler)
 

@@ -4,16 +4,13 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from functools import partial
-from pathlib import Path
 
 from detloom.components.fingerprints import check_code, package_fingerprint
 from detloom.pipelines.doctor.check_result import CheckResult, run_checks
 from detloom.pipelines.doctor.machine import check_folder, check_tensorflow
-from detloom.pipelines.doctor.packages import check_constraints, check_packages
+from detloom.pipelines.doctor.packages import check_packages
 from detloom.schemas.errors import InputError
 
-# Set by the Dockerfile.
-IMAGE_FOLDER = Path("/opt/detloom")
 _ENGINES = ("podman", "docker")
 
 
@@ -27,7 +24,6 @@ def check_image(job_code: Sequence[str] = ()) -> tuple[CheckResult, ...]:
         {
             "code": partial(check_job_code, job_code),
             "packages": check_packages,
-            "constraints": check_pins,
             "temporary files": partial(check_folder, "temporary files", tempfile.gettempdir()),
             "TensorFlow": check_tensorflow,
         }
@@ -57,12 +53,6 @@ def _is_installed(code: str) -> bool:
     except InputError:
         return False
     return True
-
-
-def check_pins() -> Iterator[CheckResult]:
-    """Check the installed versions against the constraints file of the image; report nothing outside of an image."""
-    for file in sorted((IMAGE_FOLDER / "constraints").glob("*.txt")):
-        yield check_constraints(file, is_image=True)
 
 
 def container_command(

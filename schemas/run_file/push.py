@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from detloom.schemas.errors import check, check_fields, check_not_empty
 
 ENDPOINT_SCHEME = "vertex://"
-REMOTE_SCHEMES = ("gs://", "s3://", "az://", "hdfs://")
+REMOTE_SCHEMES = ("gs://", "s3://", "az://")
 LOCK_SECONDS, LOAD_SECONDS = 1800.0, 600.0
 _MIN_KEPT = 2  # the served version and the previous one
 _PROJECT = re.compile(r"[a-z][a-z0-9-]{4,28}[a-z0-9]")

@@ -21,7 +21,7 @@ from detloom.schemas.run_file.push import REMOTE_SCHEMES, is_remote
 from detloom.schemas.run_file.run_file import CONFIG_SECTIONS, DEFAULT_DETECTOR, Place, RunFile
 
 _IN_BUCKETS = ("gs://",)  # of data and artifacts of runs on this machine, which TFX and TensorFlow read
-_IN_CONTAINERS = "gs://"  # scheme that TensorFlow supports in our image; s3:// and hdfs:// need tensorflow-io
+_IN_CONTAINERS = "gs://"  # scheme that TensorFlow supports in our image; s3:// needs tensorflow-io
 PATH_VARIABLE = re.compile(r"\$\{(\w+)\}")  # an environment variable in a path
 _REMOTE: tuple[Place, ...] = ("kubeflow", "vertex")
 

@@ -81,7 +81,7 @@ class RunFile:
     """Address at gs:// for the artifacts of runs on this machine; empty means a folder in the workspace, which keeps
     the metadata in any case. `${NAME}` is read from the environment."""
     push_to: str = ""
-    """Folder for numbered model versions, relative to the run file, or its address (gs://, s3://, az://, hdfs://);
+    """Folder for numbered model versions, relative to the run file, or its address (gs://, s3://, az://);
     empty means <workspace>/serving. `${NAME}` is read from the environment."""
     push: Push = Push()
     """Settings for pushing models to this folder or to an endpoint."""

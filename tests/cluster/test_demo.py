@@ -3,12 +3,13 @@
 import json
 import urllib.error
 import urllib.request
+from types import SimpleNamespace
 
 import pytest
 from cluster_access.runs import states_of, task_in
 from conftest import HOOK_TOKEN
 
-from detloom.components.notifier.kubeflow_failures import Entry, log_nodes
+from detloom.pipelines.backends.kubeflow_logs import log_nodes
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(3600)]
 
@@ -90,16 +91,16 @@ def test_pages_can_be_opened_in_the_user_interface(demo_run, artifacts, settings
 def test_the_api_has_the_log_of_a_task(demo_run, demo_pipeline):
     """Needs nothing else; for the log of a pod that is gone, a cluster that archives logs."""
     details = demo_pipeline.raw_run(demo_run["run_id"])["run_details"]["task_details"]
-    entries = [
-        Entry(
-            name=each.get("display_name", ""),
+    failed = [
+        SimpleNamespace(
+            display_name=each.get("display_name", ""),
             state="FAILED",  # so that the functions for failed tasks find it
-            children=tuple(child["pod_name"] for child in each.get("child_tasks", ())),
+            child_tasks=[SimpleNamespace(**child) for child in each.get("child_tasks", ())],
         )
         for each in details
         if each.get("display_name", "").startswith("Trainer")
     ]
-    logs = [demo_pipeline.api().read_log(demo_run["run_id"], node) for node in log_nodes("Trainer", entries)]
+    logs = [demo_pipeline.api().read_log(demo_run["run_id"], node) for node in log_nodes("Trainer", failed)]
     assert any("step" in log for log in logs), [log[:300] for log in logs]
 
 

@@ -1,4 +1,4 @@
-"""Train with two workers: Indexed Job and JobSet of `detloom manifest`, undisturbed and with a deleted pod."""
+"""Train with two workers: the Indexed Job of `detloom manifest`, undisturbed and with a deleted pod."""
 
 import json
 
@@ -8,7 +8,6 @@ from click.testing import CliRunner
 from cluster_access.helper_pod import MOUNT
 from cluster_access.pods import wait_for
 from kubernetes import client, utils
-from kubernetes.client.exceptions import ApiException
 
 from detloom.pipelines.cli import cli
 from detloom.pipelines.samples.sample_run_file import sample_run_file
@@ -56,18 +55,16 @@ for name in names:
         digest.update(name.encode() + getattr(reader.get_tensor(name), "tobytes", lambda: b"")())
 print(len(names), digest.hexdigest())
 """
-_TRAINING_KINDS = ("Job", "JobSet")
-_JOBSETS = {"group": "jobset.x-k8s.io", "version": "v1alpha2", "plural": "jobsets"}
-_FINAL = ("Complete", "Failed", "Completed")  # conditions of a Job, of both, of a JobSet
+_FINAL = ("Complete", "Failed")  # conditions of a Job
 
 
 class Workers:
-    """One Indexed Job or JobSet, and its folder of results."""
+    """One Indexed Job, and its folder of results."""
 
-    def __init__(self, cluster, helper, pipeline, name, kind):
-        self.cluster, self.helper, self.name, self._kind = cluster, helper, name, kind
+    def __init__(self, cluster, helper, pipeline, name):
+        self.cluster, self.helper, self.name = cluster, helper, name
         self.out = f"{MOUNT}/workers/{name}"
-        words = ["manifest", str(sample_run_file("demo")), "--kind", kind, "--workers", "2", "--name", name]
+        words = ["manifest", str(sample_run_file("demo")), "--workers", "2", "--name", name]
         words += ["--examples", EXAMPLES, "--out", self.out]
         sets = [word for setting in pipeline.settings for word in ("--set", setting)]
         result = CliRunner().invoke(cli, [*words, *sets])
@@ -77,13 +74,10 @@ class Workers:
     def start(self):
         namespace = self.cluster.namespace
         for document in self.documents:
-            if document["kind"] in _TRAINING_KINDS:
+            if document["kind"] == "Job":
                 for container in containers_in(document):
                     container["env"].append({"name": "PYTHONPATH", "value": f"{KEPT}/code"})
-            if document["kind"] == "JobSet":
-                self.cluster.custom.create_namespaced_custom_object(namespace=namespace, body=document, **_JOBSETS)
-            else:
-                utils.create_from_dict(client.ApiClient(), document, namespace=namespace)
+            utils.create_from_dict(client.ApiClient(), document, namespace=namespace)
 
     def pods(self):
         selector = f"app.kubernetes.io/instance={self.name}"
@@ -91,8 +85,8 @@ class Workers:
 
     def wait(self):
         """Return whether the workers have succeeded, once they have succeeded or failed."""
-        state = wait_for(self._final_state, f"the end of the {self._kind} {self.name}", 1500)
-        return state in ("Complete", "Completed")
+        state = wait_for(self._final_state, f"the end of the job {self.name}", 1500)
+        return state == "Complete"
 
     def _final_state(self):
         """Return the type of the final condition; None while there is none."""
@@ -102,8 +96,6 @@ class Workers:
 
     def _read(self):
         where = {"name": self.name, "namespace": self.cluster.namespace}
-        if self._kind == "jobset":
-            return {"status": {}, **self.cluster.custom.get_namespaced_custom_object(**where, **_JOBSETS)}
         return self.cluster.plain(client.BatchV1Api().read_namespaced_job(**where))
 
     def saved_steps(self):
@@ -118,8 +110,6 @@ class Workers:
         for document in self.documents:
             where = {"name": document["metadata"]["name"], "namespace": namespace}
             match document["kind"]:
-                case "JobSet":
-                    self.cluster.custom.delete_namespaced_custom_object(**where, **_JOBSETS)
                 case "Job":
                     client.BatchV1Api().delete_namespaced_job(**where, propagation_policy="Background")
                 case "Service":
@@ -146,8 +136,8 @@ def examples(helper):
 def make_workers(examples, small_pipeline, cluster, helper, session_name):
     made = []
 
-    def make(name, kind="job"):
-        workers = Workers(cluster, helper, small_pipeline("workers", *TRAINING), f"{session_name}-{name}", kind)
+    def make(name):
+        workers = Workers(cluster, helper, small_pipeline("workers", *TRAINING), f"{session_name}-{name}")
         workers.start()
         made.append(workers)
         return workers
@@ -174,25 +164,14 @@ def test_two_workers_end_with_equal_weights(undisturbed, helper):
     assert undisturbed.digest_of(newest.removesuffix(".index")) == chief
 
 
-@pytest.mark.parametrize("kind", ["job", "jobset"])
-def test_the_weights_are_the_same_after_a_worker_was_lost(kind, undisturbed, make_workers, cluster):
-    """Needs in addition the permission to delete pods; a JobSet needs its controller."""
-    if kind == "jobset" and not is_installed(cluster):
-        pytest.skip("the JobSet controller is not installed")
-    workers = make_workers(f"lost-{kind}", kind)
+def test_the_weights_are_the_same_after_a_worker_was_lost(undisturbed, make_workers, cluster):
+    """Needs in addition the permission to delete pods."""
+    workers = make_workers("lost")
     wait_for(workers.saved_steps, "a checkpoint", 900)
     before = {pod.metadata.name for pod in workers.pods()}
-    victim = next(name for name in before if name.startswith((f"{workers.name}-1", f"{workers.name}-workers-0-1")))
+    victim = next(name for name in before if name.startswith(f"{workers.name}-1"))
     cluster.delete_pod(victim)
     assert workers.wait()
     assert {pod.metadata.name for pod in workers.pods()} != before
     lost, calm = (each.digest_of(f"{each.out}/checkpoints/ckpt-{STEPS}") for each in (workers, undisturbed))
     assert lost == calm
-
-
-def is_installed(cluster):
-    try:
-        cluster.custom.list_namespaced_custom_object(namespace=cluster.namespace, **_JOBSETS)
-    except ApiException:
-        return False
-    return True

@@ -115,10 +115,13 @@ def ram_addresses() -> str:
 
 
 @pytest.fixture
-def ram_folder(ram_addresses: str, tmp_path: Path) -> Iterator[str]:
+def ram_folder(ram_addresses: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A new folder at an address, deleted after the test."""
     import tensorflow as tf
+    from gfile_storage import GfileStorage
 
+    monkeypatch.setattr("detloom.components.storage.storage.REMOTE_SCHEMES", (ram_addresses,))
+    monkeypatch.setattr("detloom.components.storage.storage.BucketStorage", GfileStorage)
     folder = f"{ram_addresses}{tmp_path.name}"
     tf.io.gfile.makedirs(folder)
     yield folder

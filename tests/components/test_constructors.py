@@ -15,7 +15,8 @@ from detloom.components.evaluator.component import DetectionEvaluator
 from detloom.components.evaluator.evaluation_result import EvaluatorParams
 from detloom.components.example_gen.component import DetectionExampleGen
 from detloom.components.fingerprints import source_fingerprint
-from detloom.components.model_card.component import ModelCard, ModelCardParams
+from detloom.components.model_card.card import ModelCardParams
+from detloom.components.model_card.component import ModelCard
 from detloom.components.notifier.component import Notifier, NotifierParams
 from detloom.components.pusher.component import DetectionPusher
 from detloom.components.retrain.component import RetrainDecision, RetrainParams, TrainingRecord

@@ -1,10 +1,5 @@
-"""Read manifests with the classes of Kubernetes' client, which drop unknown fields.
+"""Read manifests with the classes of Kubernetes' client, which drop unknown fields."""
 
-The fields of JobSet are compared with its CRD: kubernetes-sigs/jobset,
-config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml.
-"""
-
-import collections
 import json
 from types import SimpleNamespace
 
@@ -43,10 +38,10 @@ NODES = [
 def build(run_of):
     """Return a function that builds the manifest of a run and returns its objects."""
 
-    def build(kind="jobset", kubeflow=KUBEFLOW, nodes=NODES, sections=(), **values):
+    def build(kubeflow=KUBEFLOW, nodes=NODES, sections=(), **values):
         run = run_of(kubeflow=kubeflow, nodes=nodes, **dict(sections))
         defaults = {"workers": 3, "examples": "/data/examples", "out": "/data/runs/cells"}
-        return list(yaml.safe_load_all(format_manifest(run, kind, **{**defaults, **values})))
+        return list(yaml.safe_load_all(format_manifest(run, **{**defaults, **values})))
 
     return build
 
@@ -58,27 +53,16 @@ def read_by_kubernetes(value, kind):
     return client.sanitize_for_serialization(read)
 
 
-def pod_of(document):
-    spec = document["spec"]
-    if document["kind"] == "JobSet":
-        spec = spec["replicatedJobs"][0]["template"]["spec"]
-    return spec["template"]["spec"]
+def pod_of(job):
+    return job["spec"]["template"]["spec"]
 
 
-def variables_of(pod, controller):
-    """Return the environment of the container, with annotations as set by the controller."""
-    found = {}
-    for variable in pod["containers"][0]["env"]:
-        source = variable.get("valueFrom", {})
-        if "fieldRef" in source:
-            found[variable["name"]] = controller[source["fieldRef"]["fieldPath"].split("'")[1]]
-        else:
-            found[variable["name"]] = variable.get("value", "a secret")
-    return found
+def variables_of(pod):
+    return {variable["name"]: variable.get("value", "a secret") for variable in pod["containers"][0]["env"]}
 
 
 def test_indexed_job_matches_kubernetes_classes(build):
-    config, service, job = build("job", name="cells")
+    config, service, job = build(name="cells")
     assert [each["kind"] for each in (config, service, job)] == ["ConfigMap", "Service", "Job"]
     for document, kind in ((config, "V1ConfigMap"), (service, "V1Service"), (job, "V1Job")):
         assert read_by_kubernetes(document, kind) == document
@@ -95,42 +79,12 @@ def test_indexed_job_matches_kubernetes_classes(build):
 
 
 def test_each_pod_of_the_job_finds_the_others_by_the_service_names(build):
-    job = build("job", name="cells")[-1]
-    variables = variables_of(pod_of(job), {})
+    job = build(name="cells")[-1]
+    variables = variables_of(pod_of(job))
     for index in range(3):
         cluster = find_cluster({**variables, "JOB_COMPLETION_INDEX": str(index), "HOSTNAME": f"cells-{index}"})
         assert cluster.worker == ("cells-0.cells:2222", "cells-1.cells:2222", "cells-2.cells:2222")
         assert cluster.task_index == index
-
-
-def test_job_set_matches_its_crd(build):
-    config, job_set = build()
-    assert (job_set["apiVersion"], job_set["kind"]) == ("jobset.x-k8s.io/v1alpha2", "JobSet")
-    spec = job_set["spec"]
-    assert set(spec) == {"failurePolicy", "network", "replicatedJobs"}
-    assert spec["failurePolicy"] == {"maxRestarts": 2}
-    assert spec["network"] == {"enableDNSHostnames": True, "publishNotReadyAddresses": True}
-    (replicated,) = spec["replicatedJobs"]
-    assert set(replicated) == {"name", "replicas", "template"}
-    template = replicated["template"]["spec"]
-    assert read_by_kubernetes(template, "V1JobSpec") == template
-    assert template["backoffLimit"] == 0  # the set restarts all pods; the job does not restart a single one
-    assert read_by_kubernetes(config, "V1ConfigMap") == config
-
-
-def test_each_pod_of_the_job_set_finds_the_others(build):
-    job_set = build(name="cells")[-1]
-    controller = {
-        "jobset.sigs.k8s.io/jobset-name": "cells",
-        "jobset.sigs.k8s.io/replicatedjob-name": job_set["spec"]["replicatedJobs"][0]["name"],
-        "jobset.sigs.k8s.io/replicatedjob-replicas": "1",
-        "jobset.sigs.k8s.io/job-index": "0",
-    }
-    for index in range(3):
-        variables = variables_of(pod_of(job_set), controller)
-        cluster = find_cluster({**variables, "JOB_COMPLETION_INDEX": str(index)})
-        expected = tuple(f"cells-workers-0-{pod}.cells:2222" for pod in range(3))
-        assert (cluster.worker, cluster.task_index) == (expected, index)
 
 
 def test_pod_has_the_trainer_settings_of_the_run_file(build):
@@ -159,9 +113,8 @@ def test_pod_has_the_trainer_settings_of_the_run_file(build):
     assert {"name": "DETLOOM_STRATEGY", "value": "multi_worker"} in container["env"]
 
 
-@pytest.mark.parametrize("kind", ["jobset", "job"])
-def test_command_is_detloom_train_with_the_config_map(build, run_of, kind):
-    documents = build(kind, examples="/data/$HOME")
+def test_command_is_detloom_train_with_the_config_map(build, run_of):
+    documents = build(examples="/data/$HOME")
     container = pod_of(documents[-1])["containers"][0]
     # Kubernetes replaces $$ by $.
     assert " ".join((*container["command"], *container["args"])) == (
@@ -185,7 +138,7 @@ def test_other_settings_have_another_config_map(build):
 def test_strategy_is_passed_to_the_workers(build):
     strategy = {"kind": "multi_worker", "communication": "ring"}
     asked = build(sections={"trainer": {"strategy": strategy}})
-    text = variables_of(pod_of(asked[-1]), collections.defaultdict(str))["DETLOOM_STRATEGY"]
+    text = variables_of(pod_of(asked[-1]))["DETLOOM_STRATEGY"]
     assert json.loads(text)["communication"] == "ring"
 
 
@@ -215,5 +168,5 @@ def test_invalid_settings_are_refused(build, values, message):
 )
 def test_default_name_is_valid_in_kubernetes(run_of, name, expected):
     run = run_of(name=name, kubeflow=KUBEFLOW)
-    text = format_manifest(run, "job", workers=2, examples="/data/e", out="/data/o")
+    text = format_manifest(run, workers=2, examples="/data/e", out="/data/o")
     assert list(yaml.safe_load_all(text))[-1]["metadata"]["name"] == expected

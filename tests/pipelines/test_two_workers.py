@@ -38,12 +38,6 @@ RUN = {
     },
     "eval": {"batch_size": 4, "evaluate_every": 4},
 }
-CONTROLLER = {  # annotations that the JobSet controller adds to the pods
-    "jobset.sigs.k8s.io/jobset-name": "cells",
-    "jobset.sigs.k8s.io/replicatedjob-name": "workers",
-    "jobset.sigs.k8s.io/replicatedjob-replicas": "1",
-    "jobset.sigs.k8s.io/job-index": "0",
-}
 # All workers but the chief write to a temporary folder; this code keeps it.
 KEEP_TEMPORARY_FOLDERS = """
 import tempfile
@@ -53,7 +47,7 @@ tempfile.TemporaryDirectory.cleanup = lambda self: self._finalizer.detach()
 
 @pytest.fixture
 def manifest(tmp_path, make_example, write_records):
-    """Return the manifest of a JobSet whose volume is a folder of this machine with examples."""
+    """Return the manifest of a job whose volume is a folder of this machine with examples."""
     rng = np.random.default_rng(0)
     for split, num_shards in (("train", 2), ("eval", 1)):
         for shard in range(num_shards):
@@ -79,18 +73,10 @@ def manifest(tmp_path, make_example, write_records):
     return list(yaml.safe_load_all((tmp_path / "m.yaml").read_text()))
 
 
-def container_of(job_set):
-    pod = job_set["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
-    return pod["containers"][0]
-
-
 def environment_of(container, index):
-    """Return the environment that Kubernetes and the controllers give to the pod with this index."""
-    found = {"JOB_COMPLETION_INDEX": str(index), "HOSTNAME": f"cells-workers-0-{index}"}
-    for variable in container["env"]:
-        path = variable.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath")
-        found[variable["name"]] = CONTROLLER[path.split("'")[1]] if path else variable["value"]
-    return found
+    """Return the environment that Kubernetes gives to the pod with this index."""
+    variables = {variable["name"]: variable["value"] for variable in container["env"]}
+    return {"JOB_COMPLETION_INDEX": str(index), "HOSTNAME": f"cells-{index}", **variables}
 
 
 def with_addresses(environment, addresses):
@@ -136,14 +122,14 @@ def saved_state(checkpoint):
 @pytest.mark.nightly
 @pytest.mark.timeout(1200)  # about one minute on an idle machine
 def test_two_workers_of_a_manifest_end_with_the_same_weights(manifest, tmp_path, free_ports):
-    config, job_set = manifest
+    config, _, job = manifest
     (tmp_path / "etc").mkdir()
     for name, text in config["data"].items():
         (tmp_path / "etc" / name).write_text(text)
     (tmp_path / "keep").mkdir()
     (tmp_path / "keep" / "sitecustomize.py").write_text(KEEP_TEMPORARY_FOLDERS)
-    container = container_of(job_set)
-    names = [f"cells-workers-0-{index}.cells:2222" for index in range(2)]
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    names = [f"cells-{index}.cells:2222" for index in range(2)]
     addresses = dict(zip(names, (f"127.0.0.1:{port}" for port in free_ports(2)), strict=True))
     processes = [
         start(container, with_addresses(environment_of(container, index), addresses), tmp_path, index)

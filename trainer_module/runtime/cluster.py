@@ -1,7 +1,7 @@
 """Find the cluster of machines that train together, and this machine's place in it, in the environment variables.
 
-The first match counts: TF_CONFIG; Vertex AI's CLUSTER_SPEC; a list of hosts; a Kubernetes JobSet; a Kubernetes Indexed
-Job. `docs/distributed.md` lists the variables of each. This module does not import TensorFlow.
+The first match counts: TF_CONFIG; Vertex AI's CLUSTER_SPEC; a list of hosts; a Kubernetes Indexed Job.
+`docs/distributed.md` lists the variables of each. This module does not import TensorFlow.
 """
 
 import json
@@ -17,8 +17,6 @@ from detloom.schemas.errors import InputError
 TF_CONFIG = "TF_CONFIG"
 CLUSTER_SPEC = "CLUSTER_SPEC"  # set by Vertex AI
 COMPLETION_INDEX = "JOB_COMPLETION_INDEX"  # set by Kubernetes in pods of an Indexed Job
-JOBSET = ("JOBSET_NAME", "REPLICATED_JOB_NAME", "JOB_INDEX")  # the manifest maps a JobSet's annotations to these
-REPLICAS = "REPLICATED_JOB_REPLICAS"  # likewise
 NUM_WORKERS, SERVICE, PORT = "DETLOOM_NUM_WORKERS", "DETLOOM_SERVICE", "DETLOOM_PORT"
 HOSTS, HOST_INDEX = "DETLOOM_HOSTS", "DETLOOM_HOST_INDEX"
 
@@ -69,7 +67,7 @@ def find_cluster(environment: Mapping[str, str]) -> Cluster | None:
         return cluster_of_hosts(environment, socket.gethostname())
     if not environment.get(NUM_WORKERS):  # an index alone may number unrelated pods
         return None
-    return cluster_of_job_set(environment) if environment.get(JOBSET[0]) else cluster_of_indexed_job(environment)
+    return cluster_of_indexed_job(environment)
 
 
 def cluster_of_tf_config(text: str) -> Cluster | None:
@@ -109,23 +107,6 @@ def cluster_of_indexed_job(environment: Mapping[str, str]) -> Cluster:
     job, port = host_name.removesuffix(f"-{index}"), _port(environment)
     workers = [f"{job}-{i}.{service}:{port}" for i in range(num_workers)]
     return _checked(COMPLETION_INDEX, {"worker": workers}, "worker", index)
-
-
-def cluster_of_job_set(environment: Mapping[str, str]) -> Cluster:
-    """Derive the cluster of a JobSet's replicated job: <set>-<job>-<job index>-<pod index>.<subdomain or set>."""
-    job_set, replicated_job = (_text(environment, name) for name in JOBSET[:2])
-    num_workers, num_jobs = _num_workers(environment), _number(environment, REPLICAS, 1)
-    if num_jobs < 1 or num_workers % num_jobs:
-        raise InputError(f"{NUM_WORKERS}: got {num_workers}, allowed: a multiple of {REPLICAS} ({num_jobs}).")
-    num_pods = num_workers // num_jobs
-    subdomain, port = environment.get(SERVICE) or job_set, _port(environment)
-    places = [(job, pod) for job in range(num_jobs) for pod in range(num_pods)]
-    workers = [f"{job_set}-{replicated_job}-{job}-{pod}.{subdomain}:{port}" for job, pod in places]
-    job, pod = _number(environment, JOBSET[2]), _number(environment, COMPLETION_INDEX)
-    for variable, index, count in ((JOBSET[2], job, num_jobs), (COMPLETION_INDEX, pod, num_pods)):
-        if index >= count:
-            raise InputError(f"{variable}: got {index}, allowed: 0 to {count - 1} ({NUM_WORKERS}, {REPLICAS}).")
-    return _checked(JOBSET[2], {"worker": workers}, "worker", job * num_pods + pod)
 
 
 def cluster_of_hosts(environment: Mapping[str, str], own_name: str) -> Cluster:

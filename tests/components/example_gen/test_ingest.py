@@ -246,18 +246,20 @@ def test_several_folders_become_one_data_set_with_unique_keys(make_voc, tmp_path
 
 @pytest.mark.parametrize("splits", [{"splits": {"train": "train"}}, {"splits": {}, "split_by_ratio": {"train": 1.0}}])
 def test_an_ingestion_between_addresses_equals_a_local_one(
-    make_voc, tmp_path, run_ingest, without_beam, ram_folder, copy_folder, splits
+    make_voc, tmp_path, run_ingest, without_beam, google_bucket, splits
 ):
     folder = make_voc({"train": ["a", "b"]})
     run_ingest(folder, tmp_path / "out", **splits)
+    for path in folder.rglob("*"):
+        if path.is_file():
+            google_bucket.put(f"data/{path.relative_to(folder).as_posix()}", path.read_bytes())
     params = ExampleGenParams(format="voc", **splits)
-    source, out = copy_folder(folder, f"{ram_folder}/data"), f"{ram_folder}/out"
-    ingest(source, params, IngestFolders(out, f"{out}/rejects"), dict)
+    ingest("gs://bucket/data", params, IngestFolders("gs://bucket/out", "gs://bucket/out/rejects"), dict)
+    contents = google_bucket.contents()
     for name in ("Split-train/data_tfrecord-00000-of-00001", "label_map.pbtxt", "rejects/rejects.jsonl"):
-        with tf.io.gfile.GFile(f"{out}/{name}", "rb") as file:
-            assert file.read() == (tmp_path / "out" / name).read_bytes(), name
-    assert tf.io.gfile.exists(f"{out}/rejects/report.json")
-    assert not tf.io.gfile.exists(f"{out}/.incomplete")
+        assert contents[f"out/{name}"] == (tmp_path / "out" / name).read_bytes(), name
+    assert "out/rejects/report.json" in contents
+    assert not [name for name in contents if name.startswith("out/.incomplete")]
 
 
 def test_bccd_is_ingested_and_its_two_boxes_without_area_are_rejected(tmp_path, run_ingest):

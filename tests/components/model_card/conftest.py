@@ -13,7 +13,7 @@ from detloom.components.dataset_validator.checks import CheckResult
 from detloom.components.dataset_validator.params import DatasetValidatorParams
 from detloom.components.dataset_validator.report.build_report import build_report, describe_split
 from detloom.components.dataset_validator.statistics.split_statistics import SplitStatistics
-from detloom.components.model_card.card import CardInputs
+from detloom.components.model_card.card import CardInputs, ModelCardParams, build_card
 from detloom.components.properties import DATASET_REPORT_FILE
 from detloom.schemas.contracts.label_map import LabelMap, write_label_map
 from detloom.schemas.presets.presets import find_preset
@@ -60,9 +60,16 @@ def make_inputs(folders):
     return make
 
 
+@pytest.fixture(scope="session")
+def card(folders):
+    """The card of the folders; tests do not change it."""
+    return build_card(inputs_of(folders))
+
+
 def inputs_of(root, **changes):
+    names = {field.name for field in dataclasses.fields(ModelCardParams)} & changes.keys()
     values = {
-        "name": "pets",
+        "params": ModelCardParams(**{"name": "pets", **{name: changes.pop(name) for name in names}}),
         "model_dir": str(root / "model/Format-Serving"),
         "tflite_dir": str(root / "model/Format-TFLite"),
         "evaluation_dir": str(root / "evaluation"),

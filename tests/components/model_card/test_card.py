@@ -6,7 +6,8 @@ import shutil
 import pytest
 
 from detloom.components.evaluator.evaluation_result import ModelCosts
-from detloom.components.model_card.card import CardInputs, build_card, write_card
+from detloom.components.model_card.card import CardInputs, ModelCardParams, build_card, write_card
+from detloom.components.model_card.read_files import reading_json
 from detloom.components.model_card.render import format_markdown
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.typed_dict import to_dict
@@ -52,8 +53,8 @@ def test_the_label_map_fingerprint_does_not_depend_on_formatting(make_inputs, ow
     }
 
 
-def test_classes_have_their_ids_and_boxes_by_split(make_inputs):
-    assert build_card(make_inputs())["classes"] == [
+def test_classes_have_their_ids_and_boxes_by_split(card):
+    assert card["classes"] == [
         {"id": 1, "name": "cat", "num_boxes_by_split": {"train": 30, "eval": 4, "test": 1}},
         {"id": 2, "name": HOSTILE, "num_boxes_by_split": {"train": 0, "eval": 3, "test": 2}},
     ]
@@ -88,8 +89,8 @@ def test_examples_that_differ_from_the_training_files_are_reported(make_inputs, 
     assert any("training run's files" in sentence for sentence in card["limits"])
 
 
-def test_training_results_are_read_from_the_run_folder(make_inputs):
-    training = build_card(make_inputs())["training"]
+def test_training_results_are_read_from_the_run_folder(card):
+    training = card["training"]
     assert (training["best_step"], training["best_AP"], training["num_incidents"]) == (80, 0.25, 1)
     assert training["seconds"] == 65.0  # 50 in steps, 10 in the first call, 5 in evaluations
     assert training["images_per_second"] == 16.0
@@ -121,8 +122,8 @@ def test_masks_and_keypoints_are_shown_beside_the_boxes(make_inputs, own_folders
     assert "### Keypoints" in text
 
 
-def test_metrics_have_intervals_baseline_and_operating_points(make_inputs):
-    evaluation = build_card(make_inputs())["evaluation"]
+def test_metrics_have_intervals_baseline_and_operating_points(card):
+    evaluation = card["evaluation"]
     assert list(evaluation["metrics"])[:3] == ["AP", "AP50", "AP75"]
     metric = evaluation["metrics"]["AP"]
     assert metric["value"] == pytest.approx(1.0)  # it finds all three objects, and one more with a lower score
@@ -148,8 +149,8 @@ def test_metrics_have_intervals_baseline_and_operating_points(make_inputs):
     assert evaluation["model_bytes"] == 3 * 2**20
 
 
-def test_small_slices_are_marked(make_inputs):
-    evaluation = build_card(make_inputs())["evaluation"]
+def test_small_slices_are_marked(card):
+    evaluation = card["evaluation"]
     assert [(row["name"], row["num_images"], row["is_small"]) for row in evaluation["slices"]] == [
         ("image/camera=north", 2, False),
         ("image/camera=south", 1, True),
@@ -232,7 +233,7 @@ def test_a_folder_without_a_model_is_refused(make_inputs, own_folders):
 
 
 def test_the_card_states_what_was_not_given(folders, tmp_path):
-    card = build_card(CardInputs(name="bare", model_dir=str(folders / "model/Format-Serving")))
+    card = build_card(CardInputs(params=ModelCardParams(name="bare"), model_dir=str(folders / "model/Format-Serving")))
     assert (card["evaluation"], card["training"], card["data"]["health"]) == (None, None, None)
     assert card["data"]["is_what_was_trained_on"] is None
     assert card["classes"][0]["num_boxes_by_split"] is None
@@ -258,8 +259,7 @@ def test_the_same_inputs_give_the_same_bytes(make_inputs, tmp_path):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
 
 
-def test_the_json_file_is_the_card_with_sorted_keys(make_inputs, tmp_path):
-    card = build_card(make_inputs())
+def test_the_json_file_is_the_card_with_sorted_keys(card, tmp_path):
     write_card(card, str(tmp_path))
     text = (tmp_path / "model_card.json").read_text()
     assert json.loads(text) == card
@@ -282,7 +282,7 @@ def test_the_json_file_is_the_card_with_sorted_keys(make_inputs, tmp_path):
         "rejects/report.json",
     ],
 )
-@pytest.mark.parametrize("content", [None, b"", b"\xff", b'{"a": NaN}', b"[" * 100_000])
+@pytest.mark.parametrize("content", [None, b"\xff"])
 def test_a_missing_or_damaged_file_is_named(make_inputs, own_folders, file, content):
     path = own_folders / file
     if content is None:
@@ -309,6 +309,16 @@ def test_a_missing_key_or_another_type_is_an_error_with_the_file(make_inputs, ow
     edit(own_folders / file, change)
     with pytest.raises(InputError, match=file):
         build_card(make_inputs(own_folders))
+
+
+@pytest.mark.parametrize("content", [b"", b'{"a": NaN}', b"[" * 100_000])
+def test_a_file_that_is_no_json_is_named(tmp_path, content):
+    (tmp_path / "a.json").write_bytes(content)
+    with (
+        pytest.raises(InputError, match=r"a\.json: not the facts"),
+        reading_json(str(tmp_path / "a.json"), "the facts"),
+    ):
+        pytest.fail("it was read")
 
 
 def test_an_evaluation_of_another_model_is_refused(make_inputs, own_folders):

@@ -3,7 +3,8 @@ from tfx.types import Channel, artifact_utils
 from tfx.types.standard_artifacts import Examples, Model, ModelBlessing, ModelEvaluation, ModelRun
 
 from detloom.components import artifact_types
-from detloom.components.model_card.component import Executor, ModelCard, ModelCardParams
+from detloom.components.model_card.card import ModelCardParams
+from detloom.components.model_card.component import Executor, ModelCard
 from detloom.components.properties import arguments_of
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.evaluator import EvaluatorSettings

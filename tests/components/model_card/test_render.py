@@ -11,11 +11,6 @@ EVIL = "# </td><script>alert(1)</script>|[x](javascript:alert(1))`*_~$\u202e</pr
 
 
 @pytest.fixture
-def card(make_inputs):
-    return build_card(make_inputs())
-
-
-@pytest.fixture
 def hostile_card(make_inputs):
     """Return a card with hostile text wherever a text comes from data, files or people."""
     source = {"artifact_id": 3, "span": 4, "version": 1, "files": EVIL}

@@ -10,8 +10,8 @@ from tfx.types.standard_artifacts import ModelBlessing, PushedModel
 
 from detloom.components.artifact_types import RetrainDecision
 from detloom.components.notifier import component as module
-from detloom.components.notifier.build_message import build_result_message
-from detloom.components.notifier.component import Executor, Notifier, NotifierParams
+from detloom.components.notifier.component import Executor, Notifier, NotifierParams, notify_failure
+from detloom.components.notifier.message_events import build_result_message
 from detloom.components.properties import arguments_of
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.notifications import Notifications, Webhook
@@ -34,10 +34,6 @@ LOCAL = replace(PARAMS, place="local").to_properties()
 
 def properties_of(params):
     return {**params.to_properties(), "run_name": params.run_name, "run_id": params.run_id}
-
-
-def message_of(artifacts, params=RAN):
-    return build_result_message(artifacts, params.about_run())
 
 
 def make_blessing(*, blessed, **properties):
@@ -101,9 +97,12 @@ def test_kubernetes_secret_is_refused_on_vertex():
         Notifier(pipeline="p", notifications=notifications, place="vertex")
 
 
+def message_of(artifacts):
+    return build_result_message(artifacts, RAN.about_run())
+
+
 def test_push_message_has_version_destination_and_metrics():
-    message = message_of(inputs(make_blessing(blessed=True), make_pushed(), make_decision(1)))
-    payload = message.to_payload()
+    payload = message_of(inputs(make_blessing(blessed=True), make_pushed(), make_decision(1))).to_payload()
     assert payload["event"] == "pushed"
     assert payload["version"] == "7"
     assert payload["destination"] == "/srv/models/7"
@@ -152,20 +151,8 @@ def test_no_message_if_nothing_happened(artifacts):
     assert message_of(artifacts) is None
 
 
-def test_runs_with_the_same_name_have_different_message_ids():
-    ids = {message_of(inputs(decision=make_decision(0)), replace(RAN, run_id=run_id)).id for run_id in ("1", "2")}
-    assert len(ids) == 2
-
-
-def test_placeholder_that_the_backend_did_not_replace_is_ignored():
-    message = message_of(inputs(decision=make_decision(0)), NotifierParams.from_properties(PARAMS.to_properties()))
-    assert message.run == ""
-    assert message.links == {}
-
-
 def test_invalid_metrics_in_a_blessing_are_ignored():
-    blessing = make_blessing(blessed=False, blessing_metrics="[1]")
-    assert message_of(inputs(blessing)).numbers == {}
+    assert message_of(inputs(make_blessing(blessed=False, blessing_metrics="[1]"))).numbers == {}
 
 
 def do(artifacts, properties=None, **context):
@@ -173,23 +160,22 @@ def do(artifacts, properties=None, **context):
     Executor(BaseExecutor.Context(**context)).Do(artifacts, {}, properties)
 
 
-def test_do_sends_the_message(web, monkeypatch):
-    monkeypatch.setenv("HOOK", web.url)
-    do(inputs(make_blessing(blessed=True), make_pushed()))
-    assert json.loads(web.requests[0].body)["text"].startswith("cells: version 7 was pushed\nAP 0.512 is at least")
+def payloads(web):
+    return [json.loads(request.body) for request in web.requests]
 
 
-def test_do_sends_the_same_id_on_a_retry(web, monkeypatch):
-    monkeypatch.setenv("HOOK", web.url)
-    for _ in range(2):
-        do(inputs(make_blessing(blessed=False)))
-    first, second = (json.loads(request.body)["id"] for request in web.requests)
-    assert first == second
+@pytest.mark.usefixtures("hook")
+def test_do_sends_the_message_with_the_same_id_on_a_retry(web):
+    for run_id in ("1", "1", "2"):
+        do(inputs(decision=make_decision(0)), properties_of(replace(RAN, run_id=run_id)))
+    first, again, other = payloads(web)
+    assert first["text"].startswith("cells: training was skipped\nNo reason to train")
+    assert first["id"] == again["id"] != other["id"]
 
 
-def test_do_logs_if_there_is_no_message(web, monkeypatch, caplog):
+@pytest.mark.usefixtures("hook")
+def test_do_logs_if_there_is_no_message(web, caplog):
     caplog.set_level(logging.INFO, logger="absl")
-    monkeypatch.setenv("HOOK", web.url)
     do(inputs())
     assert web.requests == []
     assert "Notifier: nothing to report." in caplog.text
@@ -207,15 +193,14 @@ def test_do_never_raises(monkeypatch, caplog):
 
 
 @pytest.fixture
-def do_locally(web, monkeypatch, tmp_path):
+def do_locally(web, hook, tmp_path):
     """Return a function that runs the node like TFX's local runner and returns the sent events."""
-    monkeypatch.setenv("HOOK", web.url)
 
     def run(artifacts, number):
         web.requests.clear()
         folder = tmp_path / "Notifier" / ".system" / "stateful_working_dir" / f"run-{number}"
         do(artifacts, LOCAL, pipeline_run_id=f"run-{number}", stateful_working_dir=f"{folder}/")
-        return [json.loads(request.body)["event"] for request in web.requests]
+        return [payload["event"] for payload in payloads(web)]
 
     return run
 
@@ -243,8 +228,8 @@ def test_each_run_that_skips_training_sends_a_message(do_locally):
     assert do_locally(inputs(decision=make_decision(0)), 2) == ["skipped"]
 
 
-def test_repeated_run_of_the_local_dag_runner_sends_one_message(web, monkeypatch, tmp_path):
-    monkeypatch.setenv("HOOK", web.url)
+@pytest.mark.usefixtures("hook")
+def test_repeated_run_of_the_local_dag_runner_sends_one_message(web, tmp_path):
     (tmp_path / "blessing").mkdir()
     (tmp_path / "blessing" / "NOT_BLESSED").write_text("")
     for nonce in ("first", "second"):
@@ -264,8 +249,36 @@ def test_repeated_run_of_the_local_dag_runner_sends_one_message(web, monkeypatch
             ),
         )
         tfx.orchestration.LocalDagRunner().run(pipeline)
-    (request,) = web.requests
-    payload = json.loads(request.body)
+    (payload,) = payloads(web)
     assert payload["reason"] == "AP 0.100 is below 0.300."
     assert payload["run"].startswith("20")  # the start time
     assert (tmp_path / "artifacts" / "Notifier" / "sent_messages.txt").read_text() == f"{payload['id']} webhook\n"
+
+
+@pytest.mark.usefixtures("hook")
+def test_exit_handler_reports_a_failure(web, caplog):
+    caplog.set_level(logging.INFO, logger="absl")
+    for state in ("SUCCEEDED", "FAILED"):
+        do({}, {**properties_of(RAN), "final_status": json.dumps({"state": state})})
+    (payload,) = payloads(web)
+    assert (payload["event"], payload["run"]) == ("failed", "cells of monday")
+    assert "'SUCCEEDED'" in caplog.text
+
+
+def test_local_failure_has_node_and_error(web, hook):
+    notify_failure("cells", Notifications(webhook=hook), "Trainer", InputError("run.yaml:3: the rate is too high."))
+    notify_failure("cells", Notifications(events=("pushed",), webhook=hook), None, InputError("x"))
+    (payload,) = payloads(web)
+    assert payload["text"].splitlines()[:2] == ["cells failed in Trainer", "run.yaml:3: the rate is too high."]
+    assert payload["place"] == "local"
+    assert payload["machine"]
+
+
+def test_notify_failure_never_raises(caplog):
+    class Mean(Exception):
+        def __str__(self):
+            raise RuntimeError("geheim")
+
+    notify_failure("cells", PARAMS.notifications, None, Mean())
+    assert "(RuntimeError)" in caplog.text
+    assert "geheim" not in caplog.text

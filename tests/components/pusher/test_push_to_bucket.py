@@ -14,6 +14,7 @@ from detloom.components.pusher import bucket_lock, push_to_bucket
 from detloom.components.pusher.bucket_lock import BucketLock
 from detloom.components.pusher.manifest import MANIFEST_FILE, build_manifest
 from detloom.components.pusher.push import list_versions, push_model, read_records, roll_back
+from detloom.components.pusher.versions import describe_versions, open_destination, verify_version
 from detloom.components.storage import bucket as bucket_module
 from detloom.components.storage.bucket import BucketStorage
 from detloom.components.storage.storage import open_storage
@@ -30,10 +31,10 @@ def clock(monkeypatch):
     return clock
 
 
-@pytest.fixture(params=["gs", "s3"])
+@pytest.fixture
 def serving(request):
-    """Return the address of the push folder."""
-    return f"{request.param}://bucket/serving"
+    """Return the address of the push folder; tests/components/storage compares the single operations at gs and s3."""
+    return f"{getattr(request, 'param', 'gs')}://bucket/serving"
 
 
 @pytest.fixture
@@ -95,6 +96,7 @@ def no_check(folder):
     """Accept every copy."""
 
 
+@pytest.mark.parametrize("serving", ["gs", "s3"], indirect=True)
 def test_files_are_copied_from_a_hidden_name_and_saved_model_last(model, bucket, push, serving):
     result = push(model, 100.0)
     assert (result.version, result.address, result.is_new) == (100, f"{serving}/100", True)
@@ -159,6 +161,17 @@ def test_pushing_the_latest_model_again_changes_nothing(model, bucket, push):
     before = bucket.contents()
     assert not push(model, 200.0).is_new
     assert bucket.contents() == before
+
+
+@pytest.mark.parametrize("name", ["saved_model.pb", MANIFEST_FILE])
+def test_version_without_manifest_or_model_is_not_complete(name, model, other_model, plain_bucket, push, serving):
+    push(model, 100.0)
+    push(other_model, 200.0)
+    del plain_bucket.objects[f"serving/200/{name}"]
+    assert list_versions(serving) == [100]
+    destination = open_destination(serving)
+    assert [state.version for state in describe_versions(destination) if state.is_served] == [100]
+    assert verify_version(destination, 200) == [f"{name}: is missing" + " or cannot be read" * (name == MANIFEST_FILE)]
 
 
 def test_rollback_and_removal_of_old_versions(model, other_model, bucket, push, serving):
@@ -442,6 +455,7 @@ def test_push_that_fails_at_any_request_leaves_a_complete_model_and_a_rerun_succ
 
 
 @pytest.mark.nightly  # a push for each of some hundred requests
+@pytest.mark.parametrize("serving", ["gs", "s3"], indirect=True)
 @pytest.mark.parametrize("fault", ["unavailable", "answer_lost"])
 def test_push_succeeds_when_any_request_fails_once(fault, pushed_before, bucket, other_model, push):
     push(other_model, 1000.0, keep_versions=2)

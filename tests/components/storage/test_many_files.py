@@ -7,9 +7,11 @@ from detloom.components.storage.many_files import map_files, read_lines_of_files
 from detloom.components.storage.storage import open_storage
 
 
-@pytest.fixture(params=["local", "address"])
+@pytest.fixture(params=["local", "bucket"])
 def storage(request, tmp_path):
-    return open_storage(tmp_path if request.param == "local" else f"ram://many_files/{tmp_path.name}")
+    if request.param == "bucket":
+        request.getfixturevalue("google_bucket")
+    return open_storage(tmp_path if request.param == "local" else "gs://bucket/many_files")
 
 
 def test_results_have_the_order_of_the_items(storage):
@@ -25,12 +27,14 @@ def test_an_error_is_raised_in_its_place(storage):
 
 def test_requests_to_an_address_are_made_at_the_same_time():
     together = threading.Barrier(2, timeout=20)  # broken unless two calls meet
-    assert len(list(map_files(open_storage("ram://many_files"), lambda _: together.wait(), range(4)))) == 4
+    assert len(list(map_files(open_storage("gs://bucket/many_files"), lambda _: together.wait(), range(4)))) == 4
 
 
 def test_few_results_are_in_memory():
     taken = []
-    results = map_files(open_storage("ram://many_files"), str, (taken.append(item) or item for item in range(1000)))
+    results = map_files(
+        open_storage("gs://bucket/many_files"), str, (taken.append(item) or item for item in range(1000))
+    )
     assert next(results) == "0"
     assert len(taken) <= many_files._MAX_AHEAD + 1
     results.close()

@@ -20,25 +20,24 @@ def manifest(tmp_path, *arguments, **sections):
     return CliRunner().invoke(cli, ["manifest", str(path), *FOLDERS, *map(str, arguments)])
 
 
-def test_default_is_a_job_set_for_two_machines(tmp_path):
+def test_default_is_a_job_for_two_machines(tmp_path):
     result = manifest(tmp_path)
     assert result.exit_code == 0, result.output
-    config, job_set = yaml.safe_load_all(result.output)
-    assert (config["kind"], job_set["kind"], job_set["metadata"]["name"]) == ("ConfigMap", "JobSet", "cells")
-    assert job_set["spec"]["replicatedJobs"][0]["template"]["spec"]["completions"] == 2
+    *_, job = yaml.safe_load_all(result.output)
+    assert (job["kind"], job["metadata"]["name"], job["spec"]["completions"]) == ("Job", "cells", 2)
 
 
 def test_file_has_the_same_content_as_standard_output(tmp_path):
-    printed = manifest(tmp_path, "--kind", "job", "--workers", 4, "--name", "night").output
+    printed = manifest(tmp_path, "--workers", 4, "--name", "night").output
     file = tmp_path / "night.yaml"
-    result = manifest(tmp_path, "--kind", "job", "--workers", 4, "--name", "night", "-o", file)
+    result = manifest(tmp_path, "--workers", 4, "--name", "night", "-o", file)
     assert (result.exit_code, result.output) == (0, "")
     assert file.read_text() == printed
     assert [each["kind"] for each in yaml.safe_load_all(printed)] == ["ConfigMap", "Service", "Job"]
 
 
 def test_overrides_reach_the_configuration(tmp_path):
-    result = manifest(tmp_path, "--kind", "job", "--set", "train.num_steps=99")
+    result = manifest(tmp_path, "--set", "train.num_steps=99")
     config = next(yaml.safe_load_all(result.output))
     assert json.loads(config["data"]["config.json"])["train"]["num_steps"] == 99
 

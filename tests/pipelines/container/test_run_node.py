@@ -12,10 +12,10 @@ from tfx.types import artifact_utils
 from tfx.utils import json_utils, name_utils
 
 from detloom.components.evaluator.component import DetectionEvaluatorExecutor as EvaluatorExecutor
-from detloom.components.notifier.build_message import parse_final_status
 from detloom.components.notifier.component import Executor
+from detloom.components.notifier.message_events import parse_final_status
 from detloom.components.pusher.vertex import VertexExecutor, vertex_custom_config
-from detloom.components.storage.storage import AddressStorage
+from detloom.components.storage.storage import LocalStorage
 from detloom.pipelines.container import run_node as node
 from detloom.pipelines.container.run_node import Task, run_node
 from detloom.schemas.run_file.push import VertexEndpoint
@@ -93,7 +93,10 @@ def test_the_vertex_pusher_gets_an_unmounted_address(kubeflow, cloud_storage, mo
     client.Model.upload.return_value.resource_name = "projects/1/models/3"
     monkeypatch.setattr(prediction_clients, "aiplatform", client)
     monkeypatch.setattr("google.cloud.aiplatform", client)
-    monkeypatch.setattr("detloom.components.storage.local_copy.open_storage", AddressStorage)  # reads `cloud_storage`
+    monkeypatch.setattr(
+        "detloom.components.storage.local_copy.open_storage",
+        lambda address: LocalStorage(cloud_storage / address.removeprefix("gs://")),
+    )
     model = cloud_storage / "b/Trainer/model/Format-Serving"
     model.mkdir(parents=True)
     (model / "saved_model.pb").write_bytes(b"graph")

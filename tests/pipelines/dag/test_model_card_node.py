@@ -1,4 +1,4 @@
-from detloom.components.model_card.component import ModelCardParams
+from detloom.components.model_card.card import ModelCardParams
 from detloom.pipelines.dag.create_pipeline import create_pipeline
 from detloom.schemas.run_file.read_run_file import read_run_file
 

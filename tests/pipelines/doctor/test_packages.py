@@ -30,6 +30,7 @@ def pins(tmp_path):
     return file
 
 
+@pytest.mark.slow  # `pip check` of this environment
 def test_the_packages_of_this_environment_are_right():
     result, *constraints = check_packages()
     assert result.status == "ok"
@@ -75,8 +76,6 @@ def test_versions_are_compared_with_the_pins(install, pins):
     result = check_constraints(pins)
     assert (result.status, result.expected) == ("warning", "the versions of tfx-9.txt")
     assert result.detail.endswith(": b 2.1 (2.0), d missing (4.0)")
-    in_image = check_constraints(pins, is_image=True)
-    assert (in_image.status, in_image.detail.partition(": ")[2]) == ("error", "b 2.1 (2.0)")
     install(a="1.0", b="2.0", d="4.0")
     assert check_constraints(pins).status == "ok"
 

@@ -11,14 +11,6 @@ JOB = {
     "JOB_COMPLETION_INDEX": "1",
     "HOSTNAME": "detector-1",
 }
-JOB_SET = {
-    "DETLOOM_NUM_WORKERS": "4",
-    "JOBSET_NAME": "detector",
-    "REPLICATED_JOB_NAME": "workers",
-    "REPLICATED_JOB_REPLICAS": "2",
-    "JOB_INDEX": "1",
-    "JOB_COMPLETION_INDEX": "0",
-}
 
 
 def tf_config(task_type="worker", index=1, **cluster):
@@ -76,18 +68,7 @@ def test_indexed_job_uses_the_pod_names_of_kubernetes():
     cluster = find_cluster(JOB)
     assert cluster.worker == ("detector-0.trainers:2222", "detector-1.trainers:2222")
     assert (cluster.task_index, cluster.is_chief) == (1, False)
-
-
-def test_job_set_numbers_its_pods_job_by_job():
-    cluster = find_cluster({**JOB_SET, "DETLOOM_PORT": "3333"})
-    assert cluster.worker == (
-        "detector-workers-0-0.detector:3333",
-        "detector-workers-0-1.detector:3333",
-        "detector-workers-1-0.detector:3333",
-        "detector-workers-1-1.detector:3333",
-    )
-    assert cluster.task_index == 2  # job 1 of two pods each, pod 0
-    assert find_cluster({**JOB_SET, "DETLOOM_SERVICE": "net"}).worker[0] == "detector-workers-0-0.net:2222"
+    assert find_cluster({**JOB, "DETLOOM_PORT": "3333"}).worker[0] == "detector-0.trainers:3333"
 
 
 def test_machine_is_found_in_a_list_of_hosts():
@@ -124,11 +105,6 @@ def test_machine_is_found_in_a_list_of_hosts():
         ({**JOB, "JOB_COMPLETION_INDEX": "2", "HOSTNAME": "detector-2"}, r"index: got 2, allowed: 0 to 1"),
         ({**JOB, "DETLOOM_NUM_WORKERS": "0"}, r"^DETLOOM_NUM_WORKERS: got 0, allowed: 1 or more"),
         ({**JOB, "DETLOOM_NUM_WORKERS": "two"}, "DETLOOM_NUM_WORKERS: got 'two'"),
-        ({**JOB_SET, "DETLOOM_NUM_WORKERS": "3"}, r"DETLOOM_NUM_WORKERS: got 3, allowed: a multiple of .*\(2\)"),
-        ({**JOB_SET, "JOB_COMPLETION_INDEX": "2"}, r"JOB_COMPLETION_INDEX: got 2, allowed: 0 to 1"),
-        ({**JOB_SET, "JOB_INDEX": "2"}, r"^JOB_INDEX: got 2, allowed: 0 to 1"),
-        ({**JOB_SET, "JOB_INDEX": ""}, "^JOB_INDEX "),
-        ({**JOB_SET, "DETLOOM_NUM_WORKERS": "0"}, r"^DETLOOM_NUM_WORKERS: got 0, allowed: 1 or more"),
         ({"DETLOOM_HOSTS": ",", "DETLOOM_HOST_INDEX": "0"}, "^DETLOOM_HOSTS: got ','"),
         ({"DETLOOM_HOSTS": "a,b", "DETLOOM_HOST_INDEX": "2"}, r"DETLOOM_HOST_INDEX: index: got 2"),
     ],

@@ -1,4 +1,4 @@
-"""Send a message by webhook or by mail, with retries.
+"""Send a message by webhook or by mail.
 
 An error never contains an address, a secret, or the text of a server or library.
 """
@@ -8,11 +8,9 @@ import http.client
 import json
 import smtplib
 import ssl
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
 from email.message import EmailMessage
 from email.policy import SMTP
 from email.utils import formatdate
@@ -21,42 +19,14 @@ from typing import IO, Any
 from absl import logging
 
 import detloom
-from detloom.components.notifier.messages import SENDER, RunMessage
-from detloom.schemas.run_file.notifications import Email
+from detloom.components.notifier.read_secret import read_secret
+from detloom.components.notifier.run_message import SENDER, NotSentError, RunMessage
+from detloom.schemas.run_file.notifications import Email, Webhook
 
-WAITS_SECONDS = (1.0, 4.0)  # before the second and the third attempt
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _TOO_MANY, _SERVER_ERRORS = 429, 500
 _NO_ADDRESS = "the secret is not a web address, allowed: https://, or http:// in a private network"
 _TEMPORARY = range(400, 500)  # RFC 5321, 4.2.1: the same command may succeed later
-
-
-class NotSentError(Exception):
-    """A message could not be sent; the text is part of a sentence.
-
-    Attributes:
-        is_temporary: True if another attempt may succeed.
-    """
-
-    def __init__(self, reason: str, *, is_temporary: bool = False) -> None:
-        super().__init__(reason)
-        self.is_temporary = is_temporary
-
-
-def try_again(function: Callable[[], None], waits_seconds: Sequence[float] = WAITS_SECONDS) -> None:
-    """Call the function until it succeeds, at most once more than there are waits.
-
-    Raises:
-        NotSentError: the error of the last attempt.
-    """
-    for wait_seconds in waits_seconds:
-        try:
-            return function()
-        except NotSentError as error:
-            if not error.is_temporary:
-                raise
-        time.sleep(wait_seconds)
-    return function()
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -68,26 +38,29 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def post_json(
-    url: str, payload: Mapping[str, Any], *, message_id: str, authorization: str = "", timeout_seconds: float
-) -> None:
+def post_webhook(message: RunMessage, webhook: Webhook, timeout_seconds: float) -> None:
     """Send one POST request. Only the status of the response is read.
 
     Proxies are taken from the environment (HTTPS_PROXY, NO_PROXY).
 
     Args:
-        message_id: sent as Idempotency-Key, so that servers can drop duplicates.
         timeout_seconds: timeout of each read and write.
 
     Raises:
-        NotSentError: the server did not accept the message.
+        NotSentError: a secret cannot be read, or the server did not accept the message.
     """
+    url = read_secret(webhook.url, timeout_seconds)
+    authorization = read_secret(webhook.authorization, timeout_seconds)
+    payload = message.to_payload()
+    if webhook.only_text:
+        payload = {"text": payload["text"]}
     headers = {
         "Content-Type": "application/json",
         "User-Agent": f"detloom/{detloom.__version__}",
-        "Idempotency-Key": message_id,
-        **({"Authorization": authorization} if authorization else {}),
+        "Idempotency-Key": message.id,  # so that servers can drop duplicates
     }
+    if authorization:
+        headers["Authorization"] = authorization
     if not url.startswith(("https://", "http://")):
         raise NotSentError(_NO_ADDRESS)
     try:
@@ -105,16 +78,16 @@ def post_json(
         raise NotSentError(f"{_NO_ADDRESS}, or the header Authorization is not one line of ASCII") from None
 
 
-def send_mail(message: RunMessage, email: Email, *, user: str, password: str, timeout_seconds: float) -> None:
+def send_mail(message: RunMessage, email: Email, timeout_seconds: float) -> None:
     """Send one plain-text mail.
 
     Args:
-        user: empty for no login.
         timeout_seconds: timeout of each read and write.
 
     Raises:
-        NotSentError: the server cannot be reached or verified, or refused all recipients.
+        NotSentError: a secret or the server cannot be read or verified, or the server refused all recipients.
     """
+    user, password = read_secret(email.user, timeout_seconds), read_secret(email.password, timeout_seconds)
     context = ssl.create_default_context()
     try:
         server: smtplib.SMTP
@@ -158,8 +131,7 @@ def _not_sent(error: BaseException) -> NotSentError:
         case urllib.error.HTTPError(code=code):
             error.close()
             is_temporary = code == _TOO_MANY or code >= _SERVER_ERRORS
-            hint = ", a redirect, which is not followed" if 300 <= code < 400 else ""
-            return NotSentError(f"the server responded with {code}{hint}", is_temporary=is_temporary)
+            return NotSentError(f"the server responded with {code}", is_temporary=is_temporary)
         case urllib.error.URLError(reason=BaseException() as cause):
             return _not_sent(cause)
         case smtplib.SMTPRecipientsRefused(recipients=recipients):

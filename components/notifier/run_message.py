@@ -97,6 +97,18 @@ class RunMessage:
         return {name: value for name, value in payload.items() if value}
 
 
+class NotSentError(Exception):
+    """A message could not be sent; the text is part of a sentence.
+
+    Attributes:
+        is_temporary: True if another attempt may succeed.
+    """
+
+    def __init__(self, reason: str, *, is_temporary: bool = False) -> None:
+        super().__init__(reason)
+        self.is_temporary = is_temporary
+
+
 def run_link(place: str, run_id: str, kubeflow_host: str = "") -> dict[str, str]:
     """Return a link to the run in the web interface of the backend; empty if it is unknown.
 

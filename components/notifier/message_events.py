@@ -1,25 +1,22 @@
-"""Build the message about a run from its artifacts, from an error, or from the final status of a backend.
+"""Find the event that a message reports: in the artifacts of a run, in an error, or in the final status of a backend.
 
 Kubeflow and Vertex AI pass a `PipelineTaskFinalStatus` (api/v2alpha1/pipeline_spec.proto of kubeflow/pipelines) to the
 exit handler. Vertex AI fills in the message of the error. The open-source backend leaves it empty and uses the states
-of ML Metadata (backend/src/v2/driver/resolve.go, resolveInputParameter); the failed tasks and their causes are read
-from its API (`kubeflow_failures`).
+of ML Metadata (backend/src/v2/driver/resolve.go, resolveInputParameter).
 """
 
 import json
 import os
 import re
-import socket
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from tfx.components.util import model_utils
 from tfx.types import standard_component_specs as keys
 from tfx.types.artifact import Artifact
 
-from detloom.components.notifier.messages import RunMessage, run_link
-from detloom.components.notifier.read_secret import references_of, variable_name
+from detloom.components.notifier.read_secret import variable_name
+from detloom.components.notifier.run_message import RunMessage, run_link
 from detloom.components.properties import (
     DECISION_KEY,
     PUSHED_DESTINATION_PROPERTY,
@@ -35,7 +32,6 @@ from detloom.components.properties import (
 )
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import HIDDEN, is_secret, parse_secret_reference
-from detloom.schemas.run_file.notifications import Notifications
 
 BLESSING_KEY, PUSHED_MODEL_KEY = keys.MODEL_BLESSING_KEY, keys.PUSHED_MODEL_KEY
 _SUCCEEDED = ("SUCCEEDED", "COMPLETE", "CACHED", "SKIPPED")
@@ -52,7 +48,8 @@ def build_result_message(input_dict: Mapping[str, Sequence[Artifact]], about: Ma
     Args:
         about: fields that all messages of the run have.
     """
-    decision, blessing, pushed = (_first(input_dict, key) for key in (DECISION_KEY, BLESSING_KEY, PUSHED_MODEL_KEY))
+    artifacts = {key: given[0] for key, given in input_dict.items() if given}
+    decision, blessing, pushed = map(artifacts.get, (DECISION_KEY, BLESSING_KEY, PUSHED_MODEL_KEY))
     if decision is not None and blessing is None and not decision.get_int_custom_property(TRAIN_PROPERTY):
         return RunMessage(event="skipped", reason=decision.get_string_custom_property(REASON_PROPERTY), **about)
     if blessing is None:
@@ -73,26 +70,6 @@ def build_result_message(input_dict: Mapping[str, Sequence[Artifact]], about: Ma
     return RunMessage(event="pushed", version=version, destination=destination, **about)
 
 
-def _first(input_dict: Mapping[str, Sequence[Artifact]], key: str) -> Artifact | None:
-    artifacts = input_dict.get(key) or []
-    return artifacts[0] if artifacts else None
-
-
-def build_error_message(
-    pipeline: str, notifications: Notifications, node: str | None, error: BaseException
-) -> RunMessage:
-    """Return the message for an error on this machine."""
-    reason = describe_error(error, references_of(notifications))
-    return RunMessage(
-        event="failed",
-        pipeline=pipeline,
-        place="local",
-        machine=socket.gethostname(),
-        node=node or "",
-        reason=reason,
-    )
-
-
 def describe_error(error: BaseException, references: Iterable[str] = ()) -> str:
     """Return the text of an InputError, or the type and first line of any other error.
 
@@ -103,8 +80,7 @@ def describe_error(error: BaseException, references: Iterable[str] = ()) -> str:
     if not isinstance(error, InputError):
         first = text.strip().partition("\n")[0]
         text = f"{type(error).__name__}: {first}" if first else type(error).__name__
-    parsed = [parse_secret_reference(reference) for reference in references]
-    named = {variable_name(each) if each.kind == "kubernetes" else each.name for each in parsed}
+    named = {variable_name(parse_secret_reference(reference)) for reference in references}
     secrets = {value.strip() for name, value in os.environ.items() if name in named or is_secret(name)}
     for secret in sorted(secrets, key=len, reverse=True):
         if len(secret) >= _MIN_HIDDEN:
@@ -112,12 +88,11 @@ def describe_error(error: BaseException, references: Iterable[str] = ()) -> str:
     return text
 
 
-@dataclass(frozen=True, kw_only=True)
-class FinalStatus:
-    """Final status of a pipeline.
+class FinalStatus(NamedTuple):
+    """Final status of a pipeline; what cannot be read is empty.
 
     Attributes:
-        state: state as named by the backend; empty if it cannot be read.
+        state: state as named by the backend.
         run: resource name of the job on Vertex AI, name of the workflow on Kubeflow.
         message: message of the error.
     """
@@ -126,49 +101,39 @@ class FinalStatus:
     run: str = ""
     message: str = ""
 
-    @property
-    def is_success(self) -> bool:
-        return self.state in _SUCCEEDED
-
-    @property
-    def reason(self) -> str:
-        """Return one or two sentences about the cause of the failure."""
-        if self.message or self.state in _CANCELLED:
-            return self.message or "The run was cancelled."
-        # A pod that is killed, for example because it is out of memory, does not update its state.
-        return f"The cause could not be read (state {self.state or 'unknown'}); see the page of the run."
-
 
 def parse_final_status(value: Any) -> FinalStatus:
-    """Parse the parameter: JSON text, or a `google.protobuf.Struct`; an unknown status if that fails.
+    """Parse the parameter: JSON text, or a `google.protobuf.Struct`.
 
     If the type of the parameter is STRING, the driver converts the struct to text (resolve.go,
     handleParamTypeValidationAndConversion).
     """
     try:
         fields = dict(json.loads(value) if isinstance(value, str) else value.items())
-        message = dict(fields.get("error") or {}).get("message") or ""
-        status = (fields.get("state") or "", fields.get("pipelineJobResourceName") or "", message)
+        message = dict(fields.get("error") or {}).get("message")
     except (ValueError, TypeError, AttributeError, RecursionError):
         return FinalStatus()
-    state, run, message = (text if isinstance(text, str) else "" for text in status)
-    return FinalStatus(state=state, run=run, message=message)
+    texts = (fields.get("state"), fields.get("pipelineJobResourceName"), message)
+    return FinalStatus(*(text if isinstance(text, str) else "" for text in texts))
 
 
-def build_failure_message(status: FinalStatus, about: Mapping[str, Any], failures: Mapping[str, str]) -> RunMessage:
-    """Return the message for the final status of a pipeline.
+def build_failure_message(status: FinalStatus, about: Mapping[str, Any]) -> RunMessage | None:
+    """Return the message for the final status of a pipeline; None if the pipeline succeeded.
 
     Args:
         about: fields that all messages of the run have.
-        failures: cause by failed task, of `read_failures`.
     """
-    causes = {task: cause for task, cause in failures.items() if cause}
-    reason = " ".join(causes.values() if len(causes) == 1 else map(": ".join, causes.items())) or status.reason
+    if status.state in _SUCCEEDED:
+        return None
+    # Open-source Kubeflow gives no message, and a pod that is killed does not update its state.
+    unknown = f"The backend gave no cause (state {status.state or 'unknown'}); see the page of the run"
+    reason = "The run was cancelled." if status.state in _CANCELLED else f"{unknown}, or `detloom status`."
+    failed_tasks = _FAILED_TASKS.search(status.message)
     known = {
         "run": about["run"] or status.run,
         "subject": about["subject"] or status.run,
         "links": about["links"] or run_link(about["place"], status.run),
+        "node": failed_tasks[1] if failed_tasks else "",
+        "reason": status.message or reason,
     }
-    match = _FAILED_TASKS.search(status.message)
-    node = ", ".join(failures) or (match[1] if match else "")
-    return RunMessage(event="failed", node=node, reason=reason, **{**about, **known})
+    return RunMessage(event="failed", **{**about, **known})

@@ -1,6 +1,6 @@
 import pytest
 
-from detloom.components.notifier.messages import RunMessage, run_link
+from detloom.components.notifier.run_message import RunMessage, run_link
 
 PUSHED = RunMessage(
     event="pushed",
