@@ -53,7 +53,6 @@ class CardInputs:
         model_run_dir: folder of the training run.
         dataset_report_dir, rejects_dir: outputs of DatasetValidator and of ingestion.
         examples_uris: roots of the examples, with one folder `Split-<name>` per split.
-        train_splits: names of the split used for training and of the split used to select the best weights.
         sources: metadata of the examples in ML Metadata: artifact_id, span, version, files (TFX's fingerprint).
         lineage: records of model and data in ML Metadata, as (name, value).
     """
@@ -67,7 +66,6 @@ class CardInputs:
     dataset_report_dir: str | None = None
     rejects_dir: str | None = None
     examples_uris: Sequence[str] = ()
-    train_splits: tuple[str, str] = ("train", "eval")
     sources: Sequence[Mapping[str, Any]] = ()
     lineage: Sequence[tuple[str, str]] = ()
 
@@ -128,12 +126,10 @@ def write_card(card: Mapping[str, Any], folder: str) -> None:
 def _describe_data(inputs: CardInputs, report: Mapping[str, Any] | None) -> dict[str, Any]:
     return {
         "splits": data_facts.describe_splits(report, inputs.examples_uris),
-        "train_split": report["train_split"] if report else inputs.train_splits[0],
+        "train_split": report["train_split"] if report else data_facts.TRAIN_SPLITS[0],
         "sources": [dict(source) for source in inputs.sources],
         "span": report["span"] if report else None,
         "ingestion": data_facts.read_ingestion(inputs.rejects_dir) if inputs.rejects_dir else None,
         "health": {key: report[key] for key in ("verdict", "sentence", "findings")} if report else None,
-        "is_what_was_trained_on": data_facts.is_trained_on(
-            inputs.model_run_dir, inputs.train_splits, inputs.examples_uris
-        ),
+        "is_what_was_trained_on": data_facts.is_trained_on(inputs.model_run_dir, inputs.examples_uris),
     }

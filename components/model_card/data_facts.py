@@ -18,6 +18,7 @@ from detloom.trainer_module.run_state.run_folder import DATA_FILE, data_fingerpr
 
 Json = Mapping[str, Any]
 
+TRAIN_SPLITS = ("train", "eval")  # of the Trainer: for training, and to select the best weights
 _NOTEWORTHY = ("failed", "warned")
 
 
@@ -121,17 +122,13 @@ def describe_splits(report: Json | None, examples_uris: Sequence[str]) -> list[d
     return rows
 
 
-def is_trained_on(training_dir: str | None, splits: tuple[str, str], examples_uris: Sequence[str]) -> bool | None:
-    """Return True if a training run used exactly these files; None if there is nothing to compare.
-
-    Args:
-        splits: names of the splits used for training and for evaluation during training.
-    """
+def is_trained_on(training_dir: str | None, examples_uris: Sequence[str]) -> bool | None:
+    """Return True if a training run used exactly these files; None if there is nothing to compare."""
     shards = _find_shards(examples_uris)
-    if training_dir is None or any(name not in shards for name in splits):
+    if training_dir is None or any(name not in shards for name in TRAIN_SPLITS):
         return None
     with reading_json(f"{training_dir}/{DATA_FILE}", "the list of training files") as trained:
-        return bool(json.loads(_fingerprint(*(shards[name] for name in splits))) == trained)
+        return bool(json.loads(_fingerprint(*(shards[name] for name in TRAIN_SPLITS))) == trained)
 
 
 def _fingerprint(train_shards: Sequence[str], eval_shards: Sequence[str]) -> str:

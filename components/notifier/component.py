@@ -81,15 +81,6 @@ class NotifierParams(ComponentParams):
         }
 
 
-def _check_reachable(notifications: Notifications, place: Place) -> None:
-    """Raise InputError for a secret that a job at this place can never read."""
-    if place == "vertex" and secret_variables(notifications):
-        raise InputError(
-            "notifications: got a reference to a Kubernetes secret, allowed on Vertex AI: secret_manager:projects/..., "
-            "or env:NAME set by the image. Store the secret in Secret Manager, or override the reference with --set."
-        )
-
-
 class Executor(BaseExecutor):
     """Executor that reports the result of a run. No error here fails the run, because its work is already done.
 
@@ -179,7 +170,12 @@ class Notifier(BaseComponent):
         Raises:
             InputError: a secret cannot be read where the pipeline will run.
         """
-        _check_reachable(notifications, place)
+        if place == "vertex" and secret_variables(notifications):
+            raise InputError(
+                "notifications: got a reference to a Kubernetes secret, allowed on Vertex AI: secret_manager:projects/"
+                "..., or env:NAME set by the image. Store the secret in Secret Manager, or override the reference with "
+                "--set."
+            )
         params = NotifierParams(
             pipeline=pipeline,
             notifications=notifications,

@@ -106,9 +106,7 @@ def send_mail(message: RunMessage, email: Email, timeout_seconds: float) -> None
     except (OSError, ValueError) as error:
         raise _not_sent(error) from None
     if refused:  # the other recipients got it, so it counts as sent
-        logging.warning(
-            "notifications.email: the server refused %d of %d recipients.", len(refused), len(email.recipients)
-        )
+        logging.warning("notifications.email: %d of %d recipients were refused.", len(refused), len(email.recipients))
 
 
 def _build_mail(message: RunMessage, email: Email) -> EmailMessage:

@@ -4,9 +4,8 @@ read soon are requested ahead, by several threads.
 What a page says is not asked for again, so a reader is for one pass over files that do not change meanwhile.
 """
 
-import bisect
 import itertools
-from collections import OrderedDict
+from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -32,12 +31,13 @@ class _Page:
         first, last: the page has all names from `first` to `last`; None for the end of the folder.
     """
 
+    folder: str
     first: str
     last: str | None
     entries: dict[str, Entry]
 
-    def covers(self, name: str) -> bool:
-        return self.first <= name and (self.last is None or name <= self.last)
+    def covers(self, folder: str, name: str) -> bool:
+        return folder == self.folder and self.first <= name and (self.last is None or name <= self.last)
 
 
 class BucketReader(BucketStorage):
@@ -45,8 +45,7 @@ class BucketReader(BucketStorage):
 
     def __init__(self, root: str) -> None:
         super().__init__(root)
-        self._pages: OrderedDict[tuple[str, str], _Page] = OrderedDict()  # by folder and first name
-        self._first_names: dict[str, list[str]] = {}  # of the pages of each folder, sorted
+        self._pages: deque[_Page] = deque(maxlen=_MAX_PAGES)  # the newest first
         self._expected: Iterator[str] = iter(())
         self._limit_bytes = 0
         self._ahead: dict[str, Future[bytes | None]] = {}
@@ -108,22 +107,13 @@ class BucketReader(BucketStorage):
         page = self._find_page(folder, name)
         if page is None:
             listed = list(itertools.islice(self.scan(folder, name), _PAGE_NAMES))
-            page = _Page(name, listed[-1][0] if len(listed) == _PAGE_NAMES else None, dict(listed))
-            self._pages[folder, name] = page
-            bisect.insort(self._first_names.setdefault(folder, []), name)
-            if len(self._pages) > _MAX_PAGES:
-                (old_folder, old_name), _ = self._pages.popitem(last=False)
-                self._first_names[old_folder].remove(old_name)
+            page = _Page(folder, name, listed[-1][0] if len(listed) == _PAGE_NAMES else None, dict(listed))
+            self._pages.appendleft(page)
         return page.entries.get(name)
 
     def _find_page(self, folder: str, name: str) -> _Page | None:
         """Return the page in memory that has this name if it exists."""
-        first_names = self._first_names.get(folder, [])
-        place = bisect.bisect_right(first_names, name) - 1
-        if place < 0 or not (page := self._pages[folder, first_names[place]]).covers(name):
-            return None
-        self._pages.move_to_end((folder, page.first))
-        return page
+        return next((page for page in self._pages if page.covers(folder, name)), None)
 
 
 def open_to_read(root: str) -> Storage:

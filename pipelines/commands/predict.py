@@ -1,4 +1,4 @@
-"""`detloom predict`: detect objects in image files, folders and patterns."""
+"""`detloom predict`: detect objects in image files and folders."""
 
 import sys
 from pathlib import Path
@@ -54,8 +54,8 @@ def predict(
 ) -> None:
     """Detect objects in images.
 
-    WHAT is files, folders, or quoted patterns such as 'photos/**/*.jpg'. Prints one line per object, unless there are
-    several images and --output or --json is set.
+    WHAT is files and folders. Prints one line per object, unless there are several images and --output or --json is
+    set.
     """
     from detloom.pipelines.local.console import format_next, show_log
     from detloom.pipelines.predict.image_files import find_images

@@ -9,6 +9,7 @@ import click
 from detloom.pipelines.command_line.command import command
 from detloom.pipelines.command_line.options import STORED_FOLDER, NumberRange, copied_model
 from detloom.pipelines.predict.score_threshold import OPTION_HELP, choose_min_score
+from detloom.pipelines.serving.request_limits import DEFAULT_MAX_REQUEST_MB
 from detloom.schemas.errors import InputError
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -30,7 +31,7 @@ _LAST_CALL_SECONDS = 10.0  # to finish the current call of the model at the end
 @click.option(
     "--max-request-mb",
     type=NumberRange(0.001, 1024),
-    default=32.0,
+    default=DEFAULT_MAX_REQUEST_MB,
     show_default=True,
     help="Longer requests are refused.",
 )

@@ -1,6 +1,5 @@
-"""Find the images that a command line names by files, folders and patterns; names are relative to a folder."""
+"""Find the images that a command line names by files and folders; names are relative to a folder."""
 
-import glob
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -75,9 +74,8 @@ def prepare_image(image_bytes: bytes, shown: str, declared_hw: tuple[int, int] |
 def find_images(sources: Sequence[str], leave_out: Path | None = None) -> list[ImageFile]:
     """Return each image once, in the order of `sources`, then of names.
 
-    A file is accepted with any extension. A folder gives all images in it and below, except hidden ones; a pattern
-    (`*`, `?`, `[...]`, `**`) gives the images that match. Names are relative to the folder, or to the part of the
-    pattern before the first wildcard.
+    A file is accepted with any extension. A folder gives all images in it and below, except hidden ones, with names
+    relative to the folder.
 
     Args:
         leave_out: a folder whose images are skipped, such as the output folder.
@@ -120,20 +118,4 @@ def _find(source: str) -> list[ImageFile]:
             return [ImageFile(real.parent, real.name)]
     except (OSError, ValueError) as error:  # a name that is too long, or contains a NUL character
         raise InputError(f"{escape(source)[:200]}: cannot be read ({error}).") from None
-    if not glob.has_magic(source):
-        raise InputError(f"{escape(source)[:200]}: no such file or folder.")
-    folder = _fixed_part(source)
-    if ".." in Path(source).relative_to(folder).parts:  # such a name could lead out of the output folder
-        raise InputError(f"{escape(source)}: '..' is not allowed after a wildcard.")
-    matches = sorted(name for name in glob.iglob(source, recursive=True) if name.lower().endswith(SUFFIXES))
-    return [ImageFile(folder, Path(name).relative_to(folder).as_posix()) for name in matches if os.path.isfile(name)]
-
-
-def _fixed_part(pattern: str) -> Path:
-    """Return the folders of a pattern before its first wildcard."""
-    fixed = []
-    for piece in Path(pattern).parts[:-1]:
-        if glob.has_magic(piece):
-            break
-        fixed.append(piece)
-    return Path(*fixed)
+    raise InputError(f"{escape(source)[:200]}: no such file or folder.")

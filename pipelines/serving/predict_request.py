@@ -6,26 +6,17 @@ Needs no TensorFlow.
 import base64
 import json
 from collections.abc import Mapping
-from http import HTTPStatus
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from detloom.components.example_gen.sources.json_values import name_type, show
+from detloom.pipelines.serving.request_limits import MAX_BATCH, RequestError
 from detloom.schemas.contracts.detections import SIGNATURE_ENCODED, SIGNATURE_INPUTS
 
-MAX_BATCH = 16  # all images of a request are in memory at once, and a few bytes can be a large image
 _INPUT = SIGNATURE_INPUTS[SIGNATURE_ENCODED]
 _REQUEST = f'{{"signature_name": "{SIGNATURE_ENCODED}", "instances": [{{"b64": "<base64 of the file>"}}]}}'
-
-
-class RequestError(Exception):
-    """A request is refused, with an HTTP status and a sentence for the client."""
-
-    def __init__(self, message: str, status: HTTPStatus = HTTPStatus.BAD_REQUEST) -> None:
-        super().__init__(message)
-        self.message, self.status = message, status
 
 
 def parse_predict_request(body: bytes) -> list[bytes]:

@@ -9,7 +9,8 @@ import tensorflow as tf
 from google.protobuf.json_format import MessageToDict
 
 from detloom.pipelines.predict.image_limits import check_images
-from detloom.pipelines.serving.predict_request import RequestError, format_predict_response, parse_predict_request
+from detloom.pipelines.serving.predict_request import format_predict_response, parse_predict_request
+from detloom.pipelines.serving.request_limits import RequestError
 from detloom.schemas.contracts.detections import SIGNATURE_ENCODED, SIGNATURE_INPUTS
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.export.predict import (

@@ -16,12 +16,12 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
+from detloom.pipelines.serving import request_limits
 from detloom.pipelines.serving.page import Page
-from detloom.pipelines.serving.predict_request import RequestError
+from detloom.pipelines.serving.request_limits import RequestError, read_body
 from detloom.pipelines.serving.served_model import ServedModel
 from detloom.schemas.reading.redact import escape
 
-_REQUEST_SECONDS = 30.0  # to receive the whole request, however slowly it arrives
 _CHUNK_BYTES = 1 << 16
 _LOGGER = logging.getLogger("detloom")
 
@@ -46,14 +46,14 @@ class ModelServer(socketserver.ThreadingTCPServer):
 
 
 class RequestHandler(BaseHTTPRequestHandler):
-    """Answers one request. After `_REQUEST_SECONDS` the connection is closed for reading."""
+    """Answers one request. After `REQUEST_SECONDS` the connection is closed for reading."""
 
     server: ModelServer
     protocol_version = "HTTP/1.1"  # for `Expect: 100-continue`, which curl sends before a large body
     server_version, sys_version = "detloom", ""
 
     def handle(self) -> None:
-        deadline = threading.Timer(_REQUEST_SECONDS, self._stop_reading)
+        deadline = threading.Timer(request_limits.REQUEST_SECONDS, self._stop_reading)
         deadline.daemon = True
         deadline.start()
         with contextlib.suppress(OSError):  # the client has disconnected
@@ -99,7 +99,7 @@ class RequestHandler(BaseHTTPRequestHandler):
         if is_post != (match[1] == ":predict"):
             raise RequestError(f"{path[:200]}: use {'GET' if is_post else 'POST'}.", HTTPStatus.METHOD_NOT_ALLOWED)
         if is_post:
-            return model.predict(self._read_body())
+            return model.predict(read_body(self.headers, self.rfile, self.server.max_request_bytes))
         if path == "/":
             return self.server.page
         return model.metadata() if match[1] else model.status()
@@ -111,20 +111,6 @@ class RequestHandler(BaseHTTPRequestHandler):
             raise RequestError(f"Host: {host[:200]} is not this machine.", HTTPStatus.FORBIDDEN)
         if origin is not None and not origin.lower().endswith(f"://{host}"):
             raise RequestError("Origin: requests from other sites are not allowed.", HTTPStatus.FORBIDDEN)
-
-    def _read_body(self) -> bytes:
-        lengths = self.headers.get_all("Content-Length", [])
-        if "Transfer-Encoding" in self.headers or len(lengths) != 1 or not re.fullmatch("[0-9]{1,18}", lengths[0]):
-            raise RequestError("one Content-Length is needed, and no Transfer-Encoding.", HTTPStatus.LENGTH_REQUIRED)
-        num_bytes, limit = int(lengths[0]), self.server.max_request_bytes
-        if num_bytes > limit:
-            message = f"got a request of {num_bytes} bytes, allowed: {limit} (--max-request-mb)."
-            raise RequestError(message, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
-        body = self.rfile.read(num_bytes)
-        if len(body) < num_bytes:
-            message = f"got {len(body)} of {num_bytes} bytes within {_REQUEST_SECONDS:.0f} s."
-            raise RequestError(message, HTTPStatus.REQUEST_TIMEOUT)
-        return body
 
     def _stop_reading(self) -> None:
         with contextlib.suppress(OSError):
@@ -143,7 +129,7 @@ class RequestHandler(BaseHTTPRequestHandler):
             "X-Content-Type-Options": "nosniff",
             "Connection": "close",
         }
-        self.connection.settimeout(_REQUEST_SECONDS)  # for a client that does not read
+        self.connection.settimeout(request_limits.REQUEST_SECONDS)  # for a client that does not read
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name, value)

@@ -38,43 +38,32 @@ def test_unchanged_data_cause_no_training_and_every_check_is_reported(ask):
     )
 
 
-def test_without_span_check_the_last_training_date_is_reported(ask):
-    assert ask(Retrain(min_new_images=50), num_images=120) == (
-        "Training is skipped: 20 of 50 required new images, last trained 2026-03-01."
-    )
-
-
-def test_a_later_span_causes_training(ask):
-    assert ask(span=13) == "Training: span 13 is new."
-
-
-def test_a_later_version_of_the_span_causes_training(ask):
-    assert ask(version=1) == "Training: version 1 of span 12 is new."
-
-
-@pytest.mark.parametrize("span", [11, 12])
-def test_an_earlier_span_causes_no_training(ask, span):
-    assert ask(Retrain(new_span=True), span=span) == "Training is skipped: no new span since span 12 (2026-03-01)."
-
-
-def test_a_span_is_new_after_training_without_spans(ask, make_training):
-    assert ask(span=0, last=make_training(span=None)) == "Training: span 0 is new."
-
-
-def test_data_without_spans_cause_no_training(ask):
-    assert "the data have no spans" in ask(Retrain(new_span=True), span=None)
+SKIPPED, TRAINED = "Training is skipped: ", "Training: "
+NO_SPAN = f"{SKIPPED}no new span since span 12 (2026-03-01)."
 
 
 @pytest.mark.parametrize(
-    ("num_images", "sentence"),
+    ("settings", "changes", "sentence"),
     [
-        (149, "Training is skipped: 49 of 50 required new images, last trained 2026-03-01."),
-        (150, "Training: 50 new images (required: 50)."),
-        (90, "Training is skipped: 0 of 50 required new images, last trained 2026-03-01."),
+        (ALL, {"span": 13}, f"{TRAINED}span 13 is new."),
+        (ALL, {"version": 1}, f"{TRAINED}version 1 of span 12 is new."),
+        (ALL, {"span": 13, "num_images": 160}, f"{TRAINED}span 13 is new, 60 new images (required: 50)."),
+        (Retrain(new_span=True), {"span": 11}, NO_SPAN),
+        (Retrain(new_span=True), {"span": 12}, NO_SPAN),
+        (Retrain(new_span=True), {"span": None}, f"{SKIPPED}the data have no spans (last trained 2026-03-01)."),
+        (Retrain(min_new_images=50), {"num_images": 120}, "20 of 50 required new images, last trained 2026-03-01."),
+        (Retrain(min_new_images=50), {"num_images": 149}, "49 of 50 required new images, last trained 2026-03-01."),
+        (Retrain(min_new_images=50), {"num_images": 150}, f"{TRAINED}50 new images (required: 50)."),
+        (Retrain(min_new_images=50), {"num_images": 90}, "0 of 50 required new images, last trained 2026-03-01."),
     ],
 )
-def test_new_images_are_counted_from_the_last_training_run(ask, num_images, sentence):
-    assert ask(Retrain(min_new_images=50), num_images=num_images) == sentence
+def test_new_spans_and_images_cause_training(ask, settings, changes, sentence):
+    expected = sentence if sentence.startswith("Training") else f"{SKIPPED}{sentence}"
+    assert ask(settings, **changes) == expected
+
+
+def test_a_span_is_new_after_training_without_spans(ask, make_training):
+    assert ask(span=0, last=make_training(span=None)) == f"{TRAINED}span 0 is new."
 
 
 def test_class_drift_causes_training(ask):
@@ -133,7 +122,3 @@ def test_changed_settings_or_code_always_cause_training_and_are_named(ask, make_
 
 def test_a_refused_training_run_counts_as_finished(ask, make_training):
     assert ask(Retrain(new_span=True), last=make_training(outcome="refused")).startswith("Training is skipped")
-
-
-def test_several_reasons_are_joined_in_one_sentence(ask):
-    assert ask(span=13, num_images=160) == "Training: span 13 is new, 60 new images (required: 50)."

@@ -133,11 +133,12 @@ def test_the_error_of_a_file_is_raised_when_it_is_read(fill, bucket, reader, roo
     assert reader.read("2", 10) == b"2"
 
 
-def test_a_reader_keeps_few_pages(fill, bucket, reader, monkeypatch):
+def test_a_reader_keeps_few_pages(fill, bucket, root, monkeypatch):
     monkeypatch.setattr(bucket_reader, "_MAX_PAGES", 2)
-    bucket.page_size = 10
+    monkeypatch.setattr(bucket_reader, "_PAGE_NAMES", 10)
+    reader = open_to_read(root)
     fill({f"data/{number:02d}": b"" for number in range(50)})
     for _ in range(2):
         assert all(reader.status(f"{number:02d}") for number in (5, 25, 45))
         assert reader.status("25x") is None
-    assert len(bucket.requests) == 5  # two of the three pages are gone when they are needed again
+    assert len(bucket.requests) == 6  # each of the three pages is gone when it is needed again

@@ -6,14 +6,41 @@ from detloom.pipelines.lineage.store import LineageStore
 from detloom.schemas.errors import InputError
 
 
+def write_text(path):
+    path.write_bytes(b"hello")
+
+
+def write_other_database(path):
+    with sqlite3.connect(path) as other:
+        other.execute("CREATE TABLE a (b)")
+    other.close()
+
+
+def write_older_schema(path):
+    with sqlite3.connect(path) as other:
+        other.execute("UPDATE MLMDEnv SET schema_version = 9")
+    other.close()
+
+
 @pytest.mark.reliability("hostile input", "metadata")
-@pytest.mark.parametrize("content", [b"", b"hello"])
-def test_file_that_is_not_a_database_is_refused_and_unchanged(tmp_path, content):
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda path: path.write_bytes(b""), "no such file, or an empty one"),
+        (write_text, ""),
+        (write_other_database, ".*ML Metadata"),
+        (write_older_schema, ".*ML Metadata"),
+    ],
+)
+def test_file_that_is_no_store_of_this_version_is_refused_and_unchanged(change, message, two_runs, tmp_path):
     path = tmp_path / "metadata.sqlite"
-    path.write_bytes(content)
-    with pytest.raises(InputError, match=r"metadata\.sqlite: "):
+    if change is write_older_schema:
+        path.write_bytes(two_runs.path.read_bytes())
+    change(path)
+    before = path.read_bytes()
+    with pytest.raises(InputError, match=rf"metadata\.sqlite: {message}"):
         LineageStore(path)
-    assert path.read_bytes() == content
+    assert path.read_bytes() == before
 
 
 def test_missing_file_is_refused_and_not_created(tmp_path):
@@ -21,26 +48,3 @@ def test_missing_file_is_refused_and_not_created(tmp_path):
     with pytest.raises(InputError, match=r"metadata\.sqlite: no such file.*--workspace"):
         LineageStore(path)
     assert not path.exists()
-
-
-@pytest.mark.reliability("hostile input", "metadata")
-def test_other_database_is_refused_and_unchanged(tmp_path):
-    path = tmp_path / "metadata.sqlite"
-    with sqlite3.connect(path) as other:
-        other.execute("CREATE TABLE a (b)")
-    before = path.read_bytes()
-    with pytest.raises(InputError, match=r"metadata\.sqlite: .*ML Metadata"):
-        LineageStore(path)
-    assert path.read_bytes() == before
-
-
-def test_store_with_an_older_schema_is_refused_and_not_migrated(two_runs, tmp_path):
-    path = tmp_path / "metadata.sqlite"
-    path.write_bytes(two_runs.path.read_bytes())
-    with sqlite3.connect(path) as other:
-        other.execute("UPDATE MLMDEnv SET schema_version = 9")
-    other.close()
-    before = path.read_bytes()
-    with pytest.raises(InputError, match=r"metadata\.sqlite: .*ML Metadata"):
-        LineageStore(path)
-    assert path.read_bytes() == before

@@ -233,7 +233,7 @@ def test_a_local_run_uses_secrets_and_leaves_none(environment, small_run, tmp_pa
     (small_run.parent / "data" / "annotations" / "train.json").write_text('{"images": [}')
     code, printed = run_alone(environment, small_run, "--verbose")
     assert code == 1
-    assert "'small failed in DetectionExampleGen' was not sent: the server answered 401." in printed
+    assert "'small failed in DetectionExampleGen' was not sent: the server responded with 401." in printed
     assert json.loads(Echo.asked[-1][2])["reason"].startswith("DetectionExampleGen failed: ")
     assert b"env:HOOK_URL" in (tmp_path / "workspace" / "metadata.sqlite").read_bytes()  # only the reference is stored
     assert found_under(tmp_path) == {}
@@ -256,9 +256,8 @@ def test_jobs_manifests_and_timers_contain_no_secret(call, small_run, tmp_path, 
     assert any(KFP_TOKEN in headers for _, headers, _ in Echo.asked)
     local = small_run.with_name("local.yaml")
     local.write_text(text.replace("push_to: gs://bucket/models", ""))
-    for kind in ("systemd", "cron"):
-        code, printed = call("timer", local, "--kind", kind, "-o", tmp_path / kind)
-        assert code == 0, printed
+    code, printed = call("timer", local, "-o", tmp_path / "units")
+    assert code == 0, printed
     for command in ("check", "show"):
         call("config", command, local)
     assert found_under(tmp_path) == {}

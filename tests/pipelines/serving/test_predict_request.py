@@ -3,7 +3,8 @@ import json
 import numpy as np
 import pytest
 
-from detloom.pipelines.serving.predict_request import RequestError, format_predict_response, parse_predict_request
+from detloom.pipelines.serving.predict_request import format_predict_response, parse_predict_request
+from detloom.pipelines.serving.request_limits import RequestError
 
 IMAGE = {"b64": "AP8="}
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import tensorflow as tf
 
-from detloom.pipelines.serving.predict_request import RequestError
+from detloom.pipelines.serving.request_limits import RequestError
 from detloom.pipelines.serving.served_model import ServedModel
 from detloom.schemas.errors import InputError
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from detloom.pipelines.serving import server as module
+from detloom.pipelines.serving import request_limits
 
 MODEL = "/v1/models/cells"
 PREDICT = f"{MODEL}:predict"
@@ -148,7 +148,7 @@ def test_page_is_sent_with_its_policy(ask):
 @pytest.mark.reliability("hostile input", "serve")
 @pytest.mark.parametrize(("data", "answer"), [(SHORT_BODY, b"HTTP/1.1 408 "), (SHORT_HEAD, b"HTTP/1.1 403 ")])
 def test_a_request_that_does_not_end_times_out(server, monkeypatch, data, answer):
-    monkeypatch.setattr(module, "_REQUEST_SECONDS", 0.05)
+    monkeypatch.setattr(request_limits, "REQUEST_SECONDS", 0.05)
     with socket.create_connection(server.server_address, timeout=60) as connection:
         connection.sendall(data.encode())
         assert connection.recv(100).startswith(answer)
@@ -161,7 +161,7 @@ def send_a_gigabyte(connection):
 
 @pytest.mark.reliability("hostile input", "serve")
 def test_a_client_that_does_not_stop_sending_is_disconnected(server, monkeypatch):
-    monkeypatch.setattr(module, "_REQUEST_SECONDS", 0.05)
+    monkeypatch.setattr(request_limits, "REQUEST_SECONDS", 0.05)
     with socket.create_connection(server.server_address, timeout=60) as connection:
         connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
         with pytest.raises(ConnectionError):
