@@ -88,12 +88,6 @@ def test_a_whole_file_takes_two_requests(fill, bucket, root):
         storage.read_json("c.json")
 
 
-def test_a_response_that_ends_early_is_noticed(fill, bucket, root):
-    fill({"data/a": b"12345"})
-    bucket.faults[1] = "cut"
-    assert open_storage(root).read("a", 100) == b"12345"
-
-
 def test_expected_files_are_read_ahead_in_any_case(fill, bucket, reader):
     contents = {f"data/{number}": bytes([number]) for number in range(50)}
     fill(contents)
