@@ -3,7 +3,6 @@
 import os
 
 import pytest
-import tensorflow as tf
 
 from detloom.components.example_gen.data_folder import DataFolder, SourceError, join_inside
 from detloom.schemas.contracts.rejects import Reason
@@ -154,11 +153,9 @@ def test_a_folder_nested_too_deeply_is_an_error(folder):
         list(folder.walk())
 
 
-def test_an_address_is_read_through_tensorflows_file_systems():
-    tf.io.gfile.makedirs("ram://data_folder/images")
-    with tf.io.gfile.GFile("ram://data_folder/images/a.jpg", "wb") as file:
-        file.write(b"12345")
-    folder = DataFolder("ram://data_folder")
+def test_a_bucket_is_read_like_a_folder(google_bucket):
+    google_bucket.put("data/images/a.jpg", b"12345")
+    folder = DataFolder("gs://bucket/data")
     assert folder.read_bytes("images/a.jpg", 5) == b"12345"
     assert folder.list_files("", recursive=True) == ["images/a.jpg"]
     assert folder.status("images/a.jpg").size == 5
