@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from detloom.components.dataset_validator import findings
 from detloom.components.dataset_validator.findings import CheckEvidence, CheckFinding, format_apart, format_value
@@ -42,21 +43,27 @@ RULES = {
     "huge_boxes": Rule("Huge boxes", "at most", "share", findings.find_huge_boxes),
     "overlapping_boxes": Rule("Duplicate boxes", "at most", "share", findings.find_overlapping_boxes),
     "exact_duplicates": Rule(
-        "Training images in other splits", "at most", "share", findings.find_exact_leakage, _SPLIT_AGAIN
+        "Training images in other splits",
+        "at most",
+        "share",
+        partial(findings.find_leakage, kind="exact"),
+        _SPLIT_AGAIN,
     ),
     "exact_duplicates_within_split": Rule(
-        "Identical images in a split", "at most", "share", findings.find_exact_repeats
+        "Identical images in a split", "at most", "share", partial(findings.find_repeats, kind="exact")
     ),
     "near_duplicates": Rule(
         "Near-duplicates of training images in other splits",
         "at most",
         "share",
-        findings.find_near_leakage,
+        partial(findings.find_leakage, kind="near"),
         _SPLIT_AGAIN,
     ),
-    "near_duplicates_within_split": Rule("Near-duplicates in a split", "at most", "share", findings.find_near_repeats),
-    "class_drift": Rule("Class drift", "at most", "distance", findings.find_class_drift),
-    "size_drift": Rule("Box size drift", "at most", "distance", findings.find_size_drift),
+    "near_duplicates_within_split": Rule(
+        "Near-duplicates in a split", "at most", "share", partial(findings.find_repeats, kind="near")
+    ),
+    "class_drift": Rule("Class drift", "at most", "distance", partial(findings.find_drift, kind="class")),
+    "size_drift": Rule("Box size drift", "at most", "distance", partial(findings.find_drift, kind="size")),
     "anchor_recall": Rule("Anchor recall", "at least", "share", findings.find_anchor_recall),
 }
 assert tuple(RULES) == CHECK_NAMES

@@ -13,7 +13,7 @@ from tfx.types.artifact import Artifact
 from tfx.types.component_spec import ChannelParameter, ComponentSpec, ExecutionParameter
 
 from detloom.components.artifact_types import DatasetReport, MetricsForUi, PageForUi, keep_after_failure
-from detloom.components.dataset_validator.drift import earlier_report, keep_failed_page, keep_report
+from detloom.components.dataset_validator.drift import find_earlier_report, keep_failed_page, keep_report
 from detloom.components.dataset_validator.params import DatasetValidatorParams
 from detloom.components.dataset_validator.report.build_report import metrics_of
 from detloom.components.dataset_validator.report.validation_page import REPORT_HTML
@@ -71,17 +71,16 @@ class DatasetValidatorExecutor(BaseBeamExecutor):
         label_map = _label_map_of(examples.uri, params.label_map)
         params.evaluation.check_classes(label_map)
         params.evaluation.check_examples(shards.get(params.evaluation.split, ()))
-        with earlier_report(history, span) as kept_report:
-            report = validate(
-                shards,
-                label_map,
-                params,
-                output[REPORT_KEY].uri,
-                self._make_beam_pipeline,
-                previous_report=previous[0].uri if previous else kept_report,
-                span=span,
-                pipeline=pipeline_name(self._context),
-            )
+        report = validate(
+            shards,
+            label_map,
+            params,
+            output[REPORT_KEY].uri,
+            self._make_beam_pipeline,
+            previous_report=previous[0].uri if previous else find_earlier_report(history, span),
+            span=span,
+            pipeline=pipeline_name(self._context),
+        )
         failures = describe_failures(report)
         if failures:
             kept = _keep_page(output[REPORT_KEY].uri, params.history, span)

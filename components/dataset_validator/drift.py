@@ -7,12 +7,10 @@ failed-00000012.html    page of span 12, which failed the checks
 failed.html             page of data without spans that failed the checks
 """
 
-import contextlib
 import json
 import math
 import re
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +26,6 @@ from detloom.schemas.reading.redact import show_address
 NO_EARLIER_SPAN = "no earlier span"
 REPORT_FORMAT = 2  # format of report.json; reports of different formats are not compared
 _NAME = re.compile(r"span-([0-9]{1,18})\.json")
-_MAX_BYTES = 256 << 20
 
 
 def jensen_shannon_distance(counts: Sequence[int], other_counts: Sequence[int]) -> float | None:
@@ -73,21 +70,22 @@ class PreviousReport:
 
 
 def read_previous_report(path: str | Path) -> PreviousReport | str:
-    """Read a report.json, or the one in a folder; return an explanation instead if its format differs.
+    """Read the report at a path or address that ends in .json, or in a folder; explain if its format differs.
 
     Raises:
         InputError: if the file is missing or is not a report.
     """
-    is_file = not is_address(str(path)) and not Path(path).is_dir()
+    is_file = str(path).endswith(".json") or (not is_address(str(path)) and not Path(path).is_dir())
     file = str(path) if is_file else f"{path}/{DATASET_REPORT_FILE}"
     folder, _, name = file.rpartition("/")
+    where = show_address(file)
     try:
         with open_storage(folder or ".").open(name) as content:
             report = json.loads(content.read().decode("utf-8"))
     except (OSError, ValueError) as error:
-        raise InputError(f"{file}: the earlier report cannot be read ({error}).") from None
+        raise InputError(f"{where}: the earlier report cannot be read ({error}).") from None
     if not isinstance(report, dict) or not isinstance(report.get("splits"), dict):
-        raise InputError(f"{file}: not a data set report, allowed: the {DATASET_REPORT_FILE} of DatasetValidator.")
+        raise InputError(f"{where}: not a data set report, allowed: the {DATASET_REPORT_FILE} of DatasetValidator.")
     if report.get("format") != REPORT_FORMAT:
         return "the earlier report was written by another version"
     try:
@@ -95,7 +93,7 @@ def read_previous_report(path: str | Path) -> PreviousReport | str:
             sum([*split["boxes_by_class"].values(), *_sizes(split)["counts"]])
             len(_sizes(split)["bins"])
     except (KeyError, TypeError, AttributeError):
-        raise InputError(f"{file}: the counts of its splits are incomplete; give an unmodified report.") from None
+        raise InputError(f"{where}: the counts of its splits are incomplete; give an unmodified report.") from None
     return PreviousReport(report.get("span"), report["splits"])
 
 
@@ -106,18 +104,13 @@ def describe_drift(splits: Mapping[str, Any], train_split: str, previous: Previo
         splits: splits of the new report.
         previous: the earlier report, or the reason why there is none.
     """
+    drift: dict[str, Any] = {"previous_span": None, "reason": "", "splits": {}, "classes": [], "sizes": None}
     if isinstance(previous, str):
-        return {"previous_span": None, "reason": previous, "splits": {}, "classes": [], "sizes": None}
+        return drift | {"reason": previous}
     compared = {
         name: _compare_split(split, previous.splits[name]) for name, split in splits.items() if name in previous.splits
     }
-    drift: dict[str, Any] = {
-        "previous_span": previous.span,
-        "reason": "",
-        "splits": compared,
-        "classes": [],
-        "sizes": None,
-    }
+    drift |= {"previous_span": previous.span, "splits": compared}
     if train_split in compared and _sizes(splits[train_split])["bins"] == _sizes(previous.splits[train_split])["bins"]:
         now, before = splits[train_split], previous.splits[train_split]
         names, counts, previous_counts = _class_counts(now, before)
@@ -160,36 +153,25 @@ def _shares(counts: Sequence[int]) -> list[float]:
     return [count / total for count in counts]
 
 
-@contextlib.contextmanager
-def earlier_report(history: str, span: int | None) -> Iterator[Path | None]:
-    """Yield a local copy of the report of the latest earlier span; None without one, without history or span.
+def find_earlier_report(history: str, span: int | None) -> str | None:
+    """Return the path or URL of the latest earlier span's report that can be read; None without history or span.
 
     Raises:
         OSError: if the storage is not available.
     """
     if not history or span is None:
-        yield None
-        return
+        return None
     spans = {int(match[1]) for name in open_storage(history).list_names() if (match := _NAME.fullmatch(name))}
-    with tempfile.TemporaryDirectory(prefix="detloom-report-") as folder:
-        copies = (_copy(history, each, Path(folder)) for each in sorted(spans, reverse=True) if each < span)
-        yield next((copy for copy in copies if copy), None)
-
-
-def _copy(history: str, span: int, folder: Path) -> Path | None:
-    """Copy the report of one span; return None if it is missing or truncated."""
-    data = open_storage(history).read(_name(span), _MAX_BYTES)
-    if data is None:
-        return None
-    copy = folder / DATASET_REPORT_FILE
-    copy.write_bytes(data)
-    try:
-        read_previous_report(copy)
-    except InputError as error:
-        logging.warning("%s: ignored: %s", show_address(f"{history}/{_name(span)}"), error)
-        return None
-    logging.info("DatasetValidator: comparing with the report of span %d at %s.", span, show_address(history))
-    return copy
+    for earlier in sorted((each for each in spans if each < span), reverse=True):
+        path = f"{history.rstrip('/')}/{_name(earlier)}"
+        try:
+            read_previous_report(path)
+        except InputError as error:
+            logging.warning("%s: ignored: %s", show_address(path), error)
+            continue
+        logging.info("DatasetValidator: comparing with the report of span %d at %s.", earlier, show_address(history))
+        return path
+    return None
 
 
 def keep_report(history: str, span: int, report: bytes) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from detloom.components.dataset_validator.params import DatasetValidatorParams
 from detloom.components.dataset_validator.statistics.split_statistics import Offenders, SplitStatistics
@@ -17,7 +17,7 @@ class CheckEvidence:
 
     Attributes:
         statistics: by split; a split without records may be missing or empty.
-        exact, near: the two parts of `Duplicates.to_dict()`; None if that search was off.
+        duplicates: result of `Duplicates.to_dict`.
         drift: result of `describe_drift`.
         anchors: result of `AnchorFit.to_dict`, or None.
     """
@@ -25,8 +25,7 @@ class CheckEvidence:
     statistics: Mapping[str, SplitStatistics]
     label_map: LabelMap
     params: DatasetValidatorParams
-    exact: Mapping[str, Any] | None
-    near: Mapping[str, Any] | None
+    duplicates: Mapping[str, Any]
     drift: Mapping[str, Any]
     anchors: Mapping[str, Any] | None
 
@@ -57,9 +56,8 @@ class CheckFinding:
 
 
 def find_unreadable(evidence: CheckEvidence) -> CheckFinding:
-    merged = _merge({name: part.unreadable for name, part in evidence.statistics.items()})
-    total = merged.count + sum(part.num_examples for part in evidence.statistics.values())
-    finding = _share(merged, total, "examples cannot be read")
+    merged = _merge({name: [part.unreadable] for name, part in evidence.statistics.items()})
+    finding = _share(merged, merged.count + _num_examples(evidence), "examples cannot be read")
     lost = []
     for name, part in evidence.statistics.items():
         if part.num_missing_shards:
@@ -72,10 +70,8 @@ def find_unreadable(evidence: CheckEvidence) -> CheckFinding:
 
 
 def find_undecodable(evidence: CheckEvidence) -> CheckFinding:
-    found = _merge(
-        {name: part.findings.get("undecodable_images", Offenders()) for name, part in evidence.statistics.items()}
-    )
-    return _share(found, sum(part.num_examples for _, part in evidence.statistics.items()), "images cannot be decoded")
+    found = _merge({name: [part.offenders("undecodable_images")] for name, part in evidence.statistics.items()})
+    return _share(found, _num_examples(evidence), "images cannot be decoded")
 
 
 def find_small_splits(evidence: CheckEvidence) -> CheckFinding:
@@ -106,7 +102,7 @@ def find_invalid_boxes(evidence: CheckEvidence) -> CheckFinding:
     for part in evidence.statistics.values():
         for kind, offenders in part.box_problems.items():
             kinds[kind] = kinds.get(kind, 0) + offenders.count
-    merged = _merge_all({name: part.box_problems.values() for name, part in evidence.statistics.items()})
+    merged = _merge({name: part.box_problems.values() for name, part in evidence.statistics.items()})
     listed = f" ({', '.join(f'{kind} {count}' for kind, count in sorted(kinds.items()))})" if kinds else ""
     return _share(merged, _num_boxes(evidence), f"boxes are invalid{listed}")
 
@@ -116,7 +112,7 @@ def find_unknown_ids(evidence: CheckEvidence) -> CheckFinding:
     for part in evidence.statistics.values():
         for class_id, offenders in part.class_id_offenders.items():
             by_id[class_id] = by_id.get(class_id, 0) + offenders.count
-    merged = _merge_all({name: part.class_id_offenders.values() for name, part in evidence.statistics.items()})
+    merged = _merge({name: part.class_id_offenders.values() for name, part in evidence.statistics.items()})
     listed = f": {_list([str(class_id) for class_id in sorted(by_id)])}" if by_id else ""
     return _share(merged, _num_boxes(evidence), f"boxes have class ids that are not in the label map{listed}")
 
@@ -173,7 +169,7 @@ def find_crowded_images(evidence: CheckEvidence) -> CheckFinding:
     if model_input is None:
         return _NO_MODEL
     name = evidence.params.train_split
-    found = _merge({name: evidence.train.findings.get("crowded_images", Offenders())})
+    found = _merge({name: [evidence.train.offenders("crowded_images")]})
     noun = f"images of split {name!r} have more than {model_input.max_boxes} boxes, the maximum in training"
     return _share(found, evidence.train.num_examples, noun)
 
@@ -199,41 +195,32 @@ def find_overlapping_boxes(evidence: CheckEvidence) -> CheckFinding:
 
 
 def _objects(evidence: CheckEvidence, check: str, noun: str) -> CheckFinding:
-    return _worst_split(
-        {name: part.findings.get(check, Offenders()) for name, part in evidence.statistics.items()},
-        {name: part.num_objects for name, part in evidence.statistics.items()},
-        noun,
-    )
+    offenders = {name: part.offenders(check) for name, part in evidence.statistics.items()}
+    totals = {name: part.num_objects for name, part in evidence.statistics.items()}
+    return _worst_split(offenders, totals, noun)
 
 
 # --- duplicates, drift, anchors --------------------------------------------------------------------------------------
 
 
-def find_exact_leakage(evidence: CheckEvidence) -> CheckFinding:
-    return _leakage(evidence, evidence.exact, "are byte-identical to an image of")
-
-
-def find_near_leakage(evidence: CheckEvidence) -> CheckFinding:
-    return _leakage(evidence, evidence.near, "are near-duplicates of an image of")
-
-
-def _leakage(evidence: CheckEvidence, found: Mapping[str, Any] | None, verb: str) -> CheckFinding:
-    if not evidence.held_out or found is None:
-        return CheckFinding(None, _NO_OTHER_SPLIT if found else _NOT_COMPARED)
-    train = evidence.params.train_split
-    keys = {
-        name: [
-            member["record_key"]
-            for group in found["groups"]
-            if train in group["size_by_split"]
-            for member in group["members"]
-            if member["split"] == name
-        ]
-        for name in evidence.held_out
-    }
+def find_leakage(evidence: CheckEvidence, kind: Literal["exact", "near"]) -> CheckFinding:
+    """Find images of other splits that have a duplicate in the training split."""
+    found, train = evidence.duplicates[kind], evidence.params.train_split
+    if found is None:
+        return CheckFinding(None, f"{kind}_duplicates is off")
+    if not evidence.held_out:
+        return CheckFinding(None, _NO_OTHER_SPLIT)
+    keys: dict[str, list[str]] = {name: [] for name in evidence.held_out}
+    for group in found["groups"]:
+        if train in group["size_by_split"]:
+            for member in group["members"]:
+                if member["split"] != train:
+                    keys[member["split"]].append(member["record_key"])
     offenders = {name: _with_keys(found["across_by_split"].get(name, 0), keys[name]) for name in evidence.held_out}
     totals = {name: part.num_examples for name, part in evidence.held_out.items()}
-    return _at_least(found, _worst_split(offenders, totals, f"images {verb} split {train!r}"))
+    return _at_least(
+        found, _worst_split(offenders, totals, f"images are {_RELATIONS[kind]} an image of split {train!r}")
+    )
 
 
 def _at_least(found: Mapping[str, Any], finding: CheckFinding) -> CheckFinding:
@@ -243,19 +230,11 @@ def _at_least(found: Mapping[str, Any], finding: CheckFinding) -> CheckFinding:
     return replace(finding, sentence=f"{finding.sentence}; there may be more, because not all pairs were compared")
 
 
-def find_exact_repeats(evidence: CheckEvidence) -> CheckFinding:
-    return _repeats(evidence, evidence.exact, "images are byte-identical to another image of their split")
-
-
-def find_near_repeats(evidence: CheckEvidence) -> CheckFinding:
-    if evidence.near is None:
-        return CheckFinding(None, "near_duplicates is off")
-    return _repeats(evidence, evidence.near, "images are near-duplicates of another image of their split")
-
-
-def _repeats(evidence: CheckEvidence, found: Mapping[str, Any] | None, noun: str) -> CheckFinding:
+def find_repeats(evidence: CheckEvidence, kind: Literal["exact", "near"]) -> CheckFinding:
+    """Find images that have a duplicate in their own split."""
+    found = evidence.duplicates[kind]
     if found is None:
-        return CheckFinding(None, _NOT_COMPARED)
+        return CheckFinding(None, f"{kind}_duplicates is off")
     keys: dict[str, list[str]] = {name: [] for name in evidence.statistics}
     for group in found["groups"]:
         for name, size in group["size_by_split"].items():
@@ -263,18 +242,14 @@ def _repeats(evidence: CheckEvidence, found: Mapping[str, Any] | None, noun: str
             keys[name] += members if size > 1 else []
     offenders = {name: _with_keys(found["within_by_split"].get(name, 0), keys[name]) for name in evidence.statistics}
     totals = {name: part.num_examples for name, part in evidence.statistics.items()}
-    return _at_least(found, _worst_split(offenders, totals, noun))
+    return _at_least(
+        found, _worst_split(offenders, totals, f"images are {_RELATIONS[kind]} another image of their split")
+    )
 
 
-def find_class_drift(evidence: CheckEvidence) -> CheckFinding:
-    return _drift(evidence, "class", "classes")
-
-
-def find_size_drift(evidence: CheckEvidence) -> CheckFinding:
-    return _drift(evidence, "size", "box sizes")
-
-
-def _drift(evidence: CheckEvidence, kind: str, noun: str) -> CheckFinding:
+def find_drift(evidence: CheckEvidence, kind: Literal["class", "size"]) -> CheckFinding:
+    """Measure the distance to the earlier report of the boxes' classes or sizes."""
+    noun = "classes" if kind == "class" else "box sizes"
     drift, split = evidence.drift, evidence.params.train_split
     if drift["reason"]:
         return CheckFinding(None, drift["reason"])
@@ -313,7 +288,7 @@ def find_anchor_recall(evidence: CheckEvidence) -> CheckFinding:
 
 _NO_MODEL = CheckFinding(None, "no model is given")
 _NO_OTHER_SPLIT = "there is no split other than the training split"
-_NOT_COMPARED = "images were not compared"
+_RELATIONS = {"exact": "byte-identical to", "near": "near-duplicates of"}
 
 
 def _share(offenders: Offenders, total: int, noun: str) -> CheckFinding:
@@ -333,14 +308,11 @@ def _worst_split(offenders: Mapping[str, Offenders], totals: Mapping[str, int], 
         if found.count
     ]
     sentence = f"{noun}: {', '.join(parts)}" if parts else f"none of {sum(totals.values())} {noun}"
-    return CheckFinding(max(shares.values(), default=0.0), sentence, _merge(offenders).record_keys)
+    merged = _merge({name: [found] for name, found in offenders.items()})
+    return CheckFinding(max(shares.values(), default=0.0), sentence, merged.record_keys)
 
 
-def _merge(by_split: Mapping[str, Offenders]) -> Offenders:
-    return _merge_all({name: [offenders] for name, offenders in by_split.items()})
-
-
-def _merge_all(by_split: Mapping[str, Iterable[Offenders]]) -> Offenders:
+def _merge(by_split: Mapping[str, Iterable[Offenders]]) -> Offenders:
     merged = Offenders()
     for name, parts in by_split.items():
         for part in parts:
@@ -354,6 +326,10 @@ def _with_keys(count: int, record_keys: Iterable[str]) -> Offenders:
     return offenders
 
 
+def _num_examples(evidence: CheckEvidence) -> int:
+    return sum(part.num_examples for part in evidence.statistics.values())
+
+
 def _num_boxes(evidence: CheckEvidence) -> int:
     return sum(part.num_boxes for part in evidence.statistics.values())
 
@@ -363,17 +339,19 @@ def _list(names: Sequence[str]) -> str:
     return ", ".join(names[:_MAX_LISTED]) + more
 
 
-def format_value(value: float, unit: str) -> str:
-    """Format a value; shares become percentages."""
+def format_value(value: float | None, unit: str) -> str:
+    """Format a value; shares become percentages, and None a dash."""
+    if value is None:
+        return "–"
     return f"{100 * value:.3g} %" if unit == "share" else f"{value:.3f}" if unit == "distance" else f"{value:.6g}"
 
 
-def format_apart(value: float, threshold: float, unit: str) -> tuple[str, str]:
+def format_apart(value: float | None, threshold: float, unit: str) -> tuple[str, str]:
     """Format both with `format_value`, with more digits if different numbers would look the same."""
     texts = format_value(value, unit), format_value(threshold, unit)
     suffix, factor = (" %", 100) if unit == "share" else ("", 1)
     for digits in range(4, 18):
-        if texts[0] != texts[1] or value == threshold:
+        if value is None or texts[0] != texts[1] or value == threshold:
             break
         texts = f"{factor * value:.{digits}g}{suffix}", f"{factor * threshold:.{digits}g}{suffix}"
     return texts

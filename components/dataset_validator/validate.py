@@ -13,10 +13,10 @@ from detloom.components.dataset_validator.drift import NO_EARLIER_SPAN, describe
 from detloom.components.dataset_validator.findings import CheckEvidence
 from detloom.components.dataset_validator.params import DatasetValidatorParams
 from detloom.components.dataset_validator.report.build_report import build_report, describe_split
+from detloom.components.dataset_validator.report.page_parts import DrawnImages, draw_images
 from detloom.components.dataset_validator.report.validation_page import write_report
-from detloom.components.dataset_validator.report.views import DrawnImages, draw_images
 from detloom.components.dataset_validator.statistics.collect_statistics import (
-    Collected,
+    PassResult,
     PassSettings,
     collect_statistics,
 )
@@ -77,14 +77,14 @@ def validate(
             for name, part in collected.splits.items()
         }
         duplicates = find_duplicates(collected.images, list(splits), params.train_split, params.checks)
+        described = duplicates.to_dict()
         drift = describe_drift(splits, params.train_split, previous)
         anchors = collected.anchors.to_dict(label_map) if collected.anchors else None
         evidence = CheckEvidence(
             statistics=collected.splits,
             label_map=label_map,
             params=params,
-            exact=duplicates.to_dict()["exact"],
-            near=duplicates.to_dict()["near"],
+            duplicates=described,
             drift=drift,
             anchors=anchors,
         )
@@ -96,7 +96,7 @@ def validate(
             span=span,
             drift=drift,
             anchors=anchors,
-            duplicates=duplicates.to_dict(),
+            duplicates=described,
         )
         images = _draw_images(report, collected, duplicates, label_map, params.max_pixels)
         check_held()
@@ -108,7 +108,7 @@ def validate(
 
 
 def _draw_images(
-    report: dict[str, Any], collected: Collected, duplicates: Duplicates, label_map: LabelMap, max_pixels: int
+    report: dict[str, Any], collected: PassResult, duplicates: Duplicates, label_map: LabelMap, max_pixels: int
 ) -> DrawnImages:
     """Choose and draw the images of the page, and list them in the report."""
     chosen = choose(collected.sample, label_map, list(collected.splits))

@@ -46,7 +46,7 @@ class CocoSplit:
         file_names: file name of each image of `split`, or its id as text if the file names none.
         dataset: the content in the COCO API's format, reduced to the keys that evaluation needs: annotations have
             `id`, `image_id`, `category_id`, `bbox`, `area`, `iscrowd`, and optionally `segmentation` and `keypoints`
-            with `num_keypoints`, which are not checked here (see coco_file_metrics.py).
+            with `num_keypoints`, which are not checked here (see evaluate_coco_files.py).
     """
 
     path: Path

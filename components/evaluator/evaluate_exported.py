@@ -16,12 +16,12 @@ from detloom.components.evaluator.evaluation_result import (
     EvaluationResult,
     EvaluatorParams,
     MeasuredModel,
-    ModelCosts,
     ReportImage,
     assess,
     measure_model,
 )
-from detloom.components.evaluator.inference import Matching, parse_record, run_inference
+from detloom.components.evaluator.gates import ModelCosts
+from detloom.components.evaluator.inference import DetectBatch, Matching, parse_record, run_inference
 from detloom.components.evaluator.latency import count_model_bytes, measure_latency
 from detloom.components.evaluator.mask_and_keypoint_truth import WantedShapes
 from detloom.components.evaluator.measurements import Measurements, Split, areas_of
@@ -123,16 +123,14 @@ def _evaluate(
         paths[_BASELINE] = inputs.baseline_dir
     variants = _find_variants(inputs.tflite_dir)
     keypoints = read_keypoints(inputs.candidate_dir)
-    records = run_inference(
-        make_pipeline,
-        inputs.shard_patterns,
+    step = DetectBatch(
         {**paths, **variants},
         settings.batch_size,
-        f"{out_dir}/{_WORK_FOLDER}",
-        feature_keys=needs.feature_keys,
-        shapes=_shapes_of(inputs.candidate_dir, keypoints, label_map),
-        matching=Matching(label_map, areas_of(settings.sizes)),
+        needs.feature_keys,
+        _shapes_of(inputs.candidate_dir, keypoints, label_map),
+        Matching(label_map, areas_of(settings.sizes)),
     )
+    records = run_inference(make_pipeline, inputs.shard_patterns, step, f"{out_dir}/{_WORK_FOLDER}")
     split = Split(ground_truth=records.truth, features=records.features, label_map=label_map, keypoints=keypoints)
     check_truth(records, label_map)
     if _BASELINE in paths and (problem := find_unusable(records, _BASELINE, label_map)):
@@ -142,12 +140,12 @@ def _evaluate(
         raise InputError(f"{inputs.candidate_dir}: {problem}; the model does not fit these data.")
     logging.info("DetectionEvaluator: computing metrics.")
     found = _measure_all(records, split, paths, inputs, params)
-    candidate, baseline = found[_CANDIDATE], found.get(_BASELINE)
+    candidate = found[_CANDIDATE]
     evaluation = assess(
         split,
         records.source_ids,
         candidate,
-        baseline,
+        found.get(_BASELINE),
         params.gates,
         baseline_problem=baseline_problem,
         is_blessed_already=inputs.is_blessed_already,
@@ -164,7 +162,7 @@ def _evaluate(
         data_health=read_data_health(inputs.dataset_report_uri) if inputs.dataset_report_uri else (),
         training=read_training_curves(inputs.model_run_uri) if inputs.model_run_uri else {},
     )
-    plans = plan_images(evaluation, settings.num_images, baseline=baseline.detections if baseline else ())
+    plans = plan_images(evaluation, settings.num_images)
     images = _draw_images(plans, evaluation, inputs.shard_patterns)
     check_held()
     write_report(out_dir, evaluation, images)

@@ -10,7 +10,7 @@ from typing import Literal
 
 from detloom.components.evaluator.baseline_comparison import Comparison, compare, compare_with_constant
 from detloom.components.evaluator.blessing import BlessingDecision, decide
-from detloom.components.evaluator.gates import GateEvidence, Latency, needs_constant
+from detloom.components.evaluator.gates import NO_COSTS, GateEvidence, ModelCosts, needs_constant
 from detloom.components.evaluator.measurements import Measurements, Split, measure
 from detloom.components.properties import ComponentParams
 from detloom.schemas.contracts.detections import TFLITE_INT8
@@ -91,20 +91,12 @@ class ReportImage:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelCosts:
-    """Latency and size of a model; None means not measured."""
-
-    latency: Latency | None = None
-    model_bytes: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class EvaluationResult:
     """Everything that is reported.
 
     Attributes:
         file_names: source id of each image, in the order of `split`.
-        detections: the candidate's detections, in the same order.
+        detections, baseline_detections: detections of both models, in the same order.
         baseline: None without a baseline, or if it cannot be compared.
         variants: COCO metrics of the candidate's TFLite variants, by name.
         pipeline: name of the pipeline for the title of the page; may be empty.
@@ -120,8 +112,9 @@ class EvaluationResult:
     baseline: Measurements | None
     comparison: Comparison
     decision: BlessingDecision
-    candidate_costs: ModelCosts = field(default_factory=ModelCosts)
-    baseline_costs: ModelCosts = field(default_factory=ModelCosts)
+    baseline_detections: Sequence[ImageDetections] = ()
+    candidate_costs: ModelCosts = NO_COSTS
+    baseline_costs: ModelCosts = NO_COSTS
     variants: Mapping[str, CocoMetrics] = field(default_factory=dict)
     pipeline: str = ""
     lines: Sequence[tuple[str, str]] = ()
@@ -135,14 +128,14 @@ class MeasuredModel:
 
     detections: Sequence[ImageDetections]
     measurements: Measurements
-    costs: ModelCosts = field(default_factory=ModelCosts)
+    costs: ModelCosts = NO_COSTS
 
 
 def measure_model(
     split: Split,
     detections: Sequence[ImageDetections],
     settings: EvaluatorSettings,
-    costs: ModelCosts | None = None,
+    costs: ModelCosts = NO_COSTS,
     *,
     matches: Mapping[str, Columns] | None = None,
 ) -> MeasuredModel:
@@ -155,7 +148,7 @@ def measure_model(
         InputError: a slice feature that the data lack, a class id that the label map lacks.
     """
     measurements = measure(split, detections, settings, matches or {})
-    return MeasuredModel(detections=detections, measurements=measurements, costs=costs or ModelCosts())
+    return MeasuredModel(detections=detections, measurements=measurements, costs=costs)
 
 
 def assess(
@@ -181,6 +174,7 @@ def assess(
         today: date used to check whether an override is still valid; None means the current date.
     """
     before = baseline.measurements if baseline else None
+    costs_before = baseline.costs if baseline else NO_COSTS
     comparison = compare(candidate.measurements, before, split.label_map, gates.baseline)
     gain = None
     if needs_constant(gates, is_blessed_already=is_blessed_already):
@@ -192,9 +186,8 @@ def assess(
         is_blessed_already=is_blessed_already,
         ap_change=comparison.ap_change,
         gain_over_constant=gain,
-        latency=candidate.costs.latency,
-        baseline_latency=baseline.costs.latency if baseline else None,
-        model_bytes=candidate.costs.model_bytes,
+        costs=candidate.costs,
+        baseline_costs=costs_before,
         contract_problem=contract_problem,
         int8_ap=_int8_ap(variants or {}),
     )
@@ -206,8 +199,9 @@ def assess(
         baseline=before,
         comparison=comparison,
         decision=decide(evidence, gates, today or datetime.date.today()),
+        baseline_detections=baseline.detections if baseline else (),
         candidate_costs=candidate.costs,
-        baseline_costs=baseline.costs if baseline else ModelCosts(),
+        baseline_costs=costs_before,
         variants=variants or {},
     )
 

@@ -34,6 +34,17 @@ class Latency:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ModelCosts:
+    """Latency and size of a model; None means not measured."""
+
+    latency: Latency | None = None
+    model_bytes: int | None = None
+
+
+NO_COSTS = ModelCosts()
+
+
+@dataclass(frozen=True, kw_only=True)
 class GateEvidence:
     """The inputs of a decision; None means not measured.
 
@@ -54,9 +65,8 @@ class GateEvidence:
     is_blessed_already: bool = False
     ap_change: Interval | None = None
     gain_over_constant: Interval | None = None
-    latency: Latency | None = None
-    baseline_latency: Latency | None = None
-    model_bytes: int | None = None
+    costs: ModelCosts = NO_COSTS
+    baseline_costs: ModelCosts = NO_COSTS
     int8_ap: float | None = None
     contract_problem: str | None = None
 
@@ -91,21 +101,15 @@ def check_gates(evidence: GateEvidence, gates: Gates) -> Iterator[Gate]:
         yield _check_change(evidence, change)
     yield from _check_latency(evidence, gates)
     if gates.max_model_mib is not None:
-        value = None if evidence.model_bytes is None else evidence.model_bytes / _MIB
+        num_bytes = evidence.costs.model_bytes
+        value = None if num_bytes is None else num_bytes / _MIB
         yield _at_most("model size in MiB", value, gates.max_model_mib, "the size of the model")
     if gates.max_int8_ap_drop is not None:
         yield _check_int8(evidence, gates.max_int8_ap_drop)
 
 
 def _check_contract(problem: str | None) -> Gate:
-    sentence = problem or "the model fulfils the serving contract"
-    return Gate(
-        name=CONTRACT,
-        value=None,
-        threshold=None,
-        verdict="passed" if problem is None else "failed",
-        sentence=sentence,
-    )
+    return _gate(CONTRACT, None, None, problem is None, problem or "the model fulfils the serving contract")
 
 
 def _check_floor(candidate: Measured, floor: MetricFloor) -> Gate:
@@ -139,9 +143,7 @@ def _check_presence(evidence: GateEvidence, gates: Gates) -> Gate:
             sentence = f"the baseline could not be compared: {problem}; no floor is set, set gates.floors"
     if value is None and verdict == "skipped":
         verdict, sentence = "failed", f"AP could not be measured ({why_not}), and {sentence}"
-    return Gate(
-        name=_BASELINE, value=None, threshold=gate.min_ap_change, verdict=verdict, sentence=sentence, is_change=True
-    )
+    return _gate(_BASELINE, None, gate.min_ap_change, verdict, sentence, is_change=True)
 
 
 def needs_constant(gates: Gates, *, is_blessed_already: bool) -> bool:
@@ -159,7 +161,7 @@ def _check_constant(gain: Interval | None, gates: Gates) -> Gate:
     if gates.no_floor_reason:
         reason = gates.no_floor_reason.strip().rstrip(".")
         sentence = f"no floor is set, and the built-in one is switched off ({reason})"
-        return Gate(name=CONSTANT, value=None, threshold=0.0, verdict="waived", sentence=sentence, is_change=True)
+        return _gate(CONSTANT, None, 0.0, "waived", sentence, is_change=True)
     low = None if gain is None or is_blind(gain) else gain.low
     if gain is None or gain.value is None or low is None:
         unknown = "whether the model is better than a detector that ignores the image"
@@ -177,16 +179,10 @@ def _check_constant(gain: Interval | None, gates: Gates) -> Gate:
 
 def _check_ap_change(evidence: GateEvidence, gates: Gates) -> Gate:
     """Check the change of AP against the baseline, considering its confidence interval."""
-    gate, threshold = gates.baseline, gates.baseline.min_ap_change
-    value, why_not = evidence.candidate.find_value("AP", "")
-    assert evidence.baseline is not None
-    before, why_not_before = evidence.baseline.find_value("AP", "")
-    if value is None or before is None:
-        sentence = f"AP could not be compared with the baseline ({why_not or why_not_before})"
-        return _gate(_BASELINE, None, threshold, False, sentence, is_change=True)
-    change = value - before
-    found = f"AP {value:.3f} differs by {change:+.3f} from the baseline's {before:.3f}"
-    interval = evidence.ap_change
+    gate, threshold, interval = gates.baseline, gates.baseline.min_ap_change, evidence.ap_change
+    change, found = _compare(evidence, "AP", "")
+    if change is None:
+        return _gate(_BASELINE, None, threshold, False, found, is_change=True)
     if interval is not None and interval.low is not None and interval.high is not None:
         found += f" ({gate.confidence:.0%} interval {interval.low:+.3f} to {interval.high:+.3f})"
         if interval.holds(0):
@@ -198,6 +194,18 @@ def _check_ap_change(evidence: GateEvidence, gates: Gates) -> Gate:
     else:
         sentence = f"{found}, required: at least {threshold:+.3f}"
     return _gate(_BASELINE, change, threshold, passed, sentence, is_change=True)
+
+
+def _compare(evidence: GateEvidence, metric: str, slice_name: str) -> tuple[float | None, str]:
+    """Return the change of a metric against the baseline and a sentence; None and the reason if it is unknown."""
+    assert evidence.baseline is not None
+    name = _name(metric, slice_name)
+    value, why_not = evidence.candidate.find_value(metric, slice_name)
+    before, why_not_before = evidence.baseline.find_value(metric, slice_name)
+    if value is None or before is None:
+        return None, f"{name} could not be compared with the baseline ({why_not or why_not_before})"
+    change = value - before
+    return change, f"{name} {value:.3f} differs by {change:+.3f} from the baseline's {before:.3f}"
 
 
 def _is_unsure(interval: Interval | None, threshold: float) -> bool:
@@ -215,24 +223,17 @@ def _check_change(evidence: GateEvidence, required: MetricChange) -> Gate:
     name = f"{metric} against the baseline, change at least"
     if evidence.baseline is None:
         sentence = f"{metric} has no baseline to compare with"
-        return Gate(
-            name=name, value=None, threshold=required.min_change, verdict="skipped", sentence=sentence, is_change=True
-        )
-    value, why_not = evidence.candidate.find_value(required.metric, required.slice)
-    before, why_not_before = evidence.baseline.find_value(required.metric, required.slice)
-    if value is None or before is None:
-        why = why_not if value is None else why_not_before
-        sentence = f"{metric} could not be compared with the baseline ({why})"
-        return _gate(name, None, required.min_change, False, sentence, is_change=True)
-    change = value - before
+        return _gate(name, None, required.min_change, "skipped", sentence, is_change=True)
+    change, found = _compare(evidence, required.metric, required.slice)
+    if change is None:
+        return _gate(name, None, required.min_change, False, found, is_change=True)
     passed = _is_at_least(change, required.min_change)
-    found = f"{metric} {value:.3f} differs by {change:+.3f} from the baseline's {before:.3f}"
     sentence = f"{found}, required: at least {required.min_change:+.3f}"
     return _gate(name, change, required.min_change, passed, sentence, is_change=True)
 
 
 def _check_latency(evidence: GateEvidence, gates: Gates) -> Iterator[Gate]:
-    limits, found, before = gates.latency, evidence.latency, evidence.baseline_latency
+    limits, found, before = gates.latency, evidence.costs.latency, evidence.baseline_costs.latency
     if limits.max_median_ms is not None:
         yield _at_most("median latency in ms", found.median_ms if found else None, limits.max_median_ms, "the latency")
     if limits.max_p95_ms is not None:
@@ -242,7 +243,7 @@ def _check_latency(evidence: GateEvidence, gates: Gates) -> Iterator[Gate]:
         name = "median latency against the baseline"
         if evidence.baseline is None:
             sentence = "the latency has no baseline to compare with"
-            yield Gate(name=name, value=None, threshold=limits.max_ratio, verdict="skipped", sentence=sentence)
+            yield _gate(name, None, limits.max_ratio, "skipped", sentence)
         else:
             ratio = found.median_ms / before.median_ms if found and before else None
             yield _at_most(name, ratio, limits.max_ratio, "the latency")
@@ -264,9 +265,16 @@ def _at_most(name: str, value: float | None, limit: float, what: str) -> Gate:
 
 
 def _gate(
-    name: str, value: float | None, threshold: float, passed: bool, sentence: str, *, is_change: bool = False
+    name: str,
+    value: float | None,
+    threshold: float | None,
+    verdict: Verdict | bool,
+    sentence: str,
+    *,
+    is_change: bool = False,
 ) -> Gate:
-    verdict: Verdict = "passed" if passed else "failed"
+    if isinstance(verdict, bool):
+        verdict = "passed" if verdict else "failed"
     return Gate(name=name, value=value, threshold=threshold, verdict=verdict, sentence=sentence, is_change=is_change)
 
 

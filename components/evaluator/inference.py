@@ -111,22 +111,27 @@ class DetectBatch(beam.DoFn):
         paths_by_name: Mapping[str, str],
         batch_size: int,
         feature_keys: Sequence[str] = (),
-        num_images: int | None = None,
         shapes: WantedShapes | None = None,
         matching: Matching | None = None,
     ) -> None:
+        """Create the step.
+
+        Args:
+            paths_by_name: SavedModel folder or `.tflite` file of each model.
+            feature_keys: features of the examples to return in the records.
+            shapes: shapes of the ground truth to return in the records, beyond boxes.
+            matching: match detections where the models run; None returns no matches.
+        """
         super().__init__()
-        self._shapes, self._matching = shapes, matching
-        self._num_images = num_images
-        self._paths_by_name = dict(paths_by_name)
-        self._feature_keys = tuple(feature_keys)
-        self.batch_size = batch_size
+        self.paths_by_name, self.batch_size = dict(paths_by_name), batch_size
+        self.num_images: int | None = None  # for the progress
+        self._feature_keys, self._shapes, self._matching = tuple(feature_keys), shapes, matching
         self._shared = Shared()
 
     def setup(self) -> None:
-        self._models = self._shared.acquire(lambda: _Models(self._paths_by_name))
+        self._models = self._shared.acquire(lambda: _Models(self.paths_by_name))
         # The images of all workers: with several workers, the remaining time is at most what is shown.
-        self._progress = log_progress("DetectionEvaluator", self._num_images, unit="images")
+        self._progress = log_progress("DetectionEvaluator", self.num_images, unit="images")
 
     def process(self, batch: list[bytes]) -> Iterator[bytes]:
         records = [parse_record(serialized, self._feature_keys, self._shapes) for serialized in batch]
@@ -182,28 +187,20 @@ def _add_steps(pipeline: beam.Pipeline, shard_patterns: Sequence[str], step: Det
 def run_inference(
     make_pipeline: Callable[[], beam.Pipeline],
     shard_patterns: Sequence[str],
-    paths_by_name: Mapping[str, str],
-    batch_size: int,
+    step: DetectBatch,
     work_dir: str,
-    feature_keys: Sequence[str] = (),
-    shapes: WantedShapes | None = None,
-    matching: Matching | None = None,
 ) -> RecordTable:
     """Run every model on every image of the split; return the records sorted by source id.
 
     Args:
         shard_patterns: paths of TFRecord shards, with or without wildcards.
-        paths_by_name: SavedModel folder or `.tflite` file of each model.
         work_dir: folder for intermediate files that every worker can reach; emptied first, removed at the end.
-        feature_keys: features of the examples to return in the records.
-        shapes: shapes of the ground truth to return in the records, beyond boxes.
-        matching: match detections where the models run; None returns no matches.
 
     Raises:
         InputError: an empty split, a damaged shard, a model without the signature, an unusable record; names the
             folder, file or record.
     """
-    for path in paths_by_name.values():
+    for path in step.paths_by_name.values():
         if not path.endswith(TFLITE_SUFFIX):
             check_signature(path, SIGNATURE_EXAMPLES)
     where = ", ".join(pattern.removesuffix("/*") for pattern in shard_patterns)
@@ -216,8 +213,7 @@ def run_inference(
     tf.io.gfile.makedirs(work_dir)
     try:
         try:
-            num_images = _count_local(patterns)
-            step = DetectBatch(paths_by_name, batch_size, feature_keys, num_images, shapes, matching)
+            step.num_images = _count_local(patterns)
             with make_pipeline() as pipeline:
                 _add_steps(pipeline, patterns, step, f"{work_dir}/records")
         except Exception:

@@ -1,6 +1,6 @@
 """Checks of data, model outputs and serving contract; messages name the record or the class."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,41 +19,39 @@ _ROUNDING = 1e-5  # rounding of float32 boxes at the image border
 
 def check_truth(records: RecordTable, label_map: LabelMap) -> None:
     """Raise InputError for a record with a class id that the label map lacks, or with a box that is not finite."""
-    columns = records.truth.columns
-    is_known = np.isin(columns["class_ids"], label_map.class_ids)
-    is_sound = is_known & np.isfinite(columns["boxes_yxyx_rel"]).all(axis=1)
-    if not is_sound.all():
-        index, rows = _first_image(records.truth, ~is_sound)
-        unknown = columns["class_ids"][rows][~is_known[rows]]
-        got = f"the class id {unknown.min()}" if unknown.size else "a box that is not finite"
-        allowed = f"{_count_classes(label_map)} of the label map, finite boxes"
-        raise InputError(f"record '{records.source_ids[index]}': got {got}, allowed: {allowed}.")
+    boxes = records.truth.columns["boxes_yxyx_rel"]
+    problem = _find_problem(records.truth, label_map, {"a box": np.isfinite(boxes).all(axis=1)})
+    if problem is not None:
+        raise InputError(f"record '{records.source_ids[problem[0]]}': has {problem[1]}.")
 
 
 def find_unusable(records: RecordTable, name: str, label_map: LabelMap) -> str | None:
     """Return the first model output that cannot be measured, as the end of a sentence, or None."""
-    found = records.found[name]
-    is_known = np.isin(found.columns["class_ids"], label_map.class_ids)
-    is_finite = np.isfinite(found.columns["boxes_yxyx_rel"]).all(axis=1) & np.isfinite(found.columns["scores"])
-    points = found.columns.get("keypoints_yx_rel")
-    has_points = np.ones(len(is_finite), bool) if points is None else np.isfinite(points).all(axis=(1, 2))
-    is_sound = is_known & is_finite & has_points
+    columns = records.found[name].columns
+    is_finite = np.isfinite(columns["boxes_yxyx_rel"]).all(axis=1) & np.isfinite(columns["scores"])
+    checks = {"a box or score": is_finite}
+    if "keypoints_yx_rel" in columns:
+        checks["a keypoint"] = np.isfinite(columns["keypoints_yx_rel"]).all(axis=(1, 2))
+    problem = _find_problem(records.found[name], label_map, checks)
+    return problem and f"in record '{records.source_ids[problem[0]]}' it returned {problem[1]}"
+
+
+def _find_problem(
+    table: ImageTable[Any], label_map: LabelMap, is_finite_by_noun: Mapping[str, npt.NDArray[np.bool_]]
+) -> tuple[int, str] | None:
+    """Return the position of the first image with an unknown class id or a value that is not finite, and the value."""
+    class_ids = table.columns["class_ids"]
+    is_known = np.isin(class_ids, label_map.class_ids)
+    is_sound = np.logical_and.reduce([is_known, *is_finite_by_noun.values()])
     if is_sound.all():
         return None
-    index, rows = _first_image(found, ~is_sound)
-    where = f"in record '{records.source_ids[index]}' it returned"
-    unknown = found.columns["class_ids"][rows][~is_known[rows]]
+    index = int(np.searchsorted(table.offsets_I1, np.flatnonzero(~is_sound)[0], side="right")) - 1
+    rows = table.rows(index, index + 1)
+    unknown = class_ids[rows][~is_known[rows]]
     if unknown.size:
-        return f"{where} the class id {unknown.min()}, which is not among {_count_classes(label_map)} of the label map"
-    if not is_finite[rows].all():
-        return f"{where} a box or score that is not finite"
-    return f"{where} a keypoint that is not finite"
-
-
-def _first_image(table: ImageTable[Any], is_wrong: npt.NDArray[np.bool_]) -> tuple[int, slice]:
-    """Return the position and the rows of the image with the first wrong row."""
-    index = int(np.searchsorted(table.offsets_I1, np.flatnonzero(is_wrong)[0], side="right")) - 1
-    return index, table.rows(index, index + 1)
+        return index, f"the class id {unknown.min()}, which is not among {_count_classes(label_map)} of the label map"
+    noun = next(noun for noun, is_finite in is_finite_by_noun.items() if not is_finite[rows].all())
+    return index, f"{noun} that is not finite"
 
 
 def _count_classes(label_map: LabelMap) -> str:

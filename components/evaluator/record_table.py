@@ -1,6 +1,7 @@
 """The images of an evaluation in a few arrays: some 70 bytes for each detection, with its matches."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from detloom.trainer_module.evaluation.image_table import ImageTable, TableBuild
 from detloom.trainer_module.evaluation.matches import BY_CLASS, CLASS_AGNOSTIC, FOUND, Columns, match_boxes
 
 
+@dataclass(frozen=True, eq=False)
 class RecordTable:
     """Records without problems, sorted by source id; the image with the position i has the id i + 1.
 
@@ -21,23 +23,17 @@ class RecordTable:
         features: values of the features that slices use, by image.
     """
 
-    def __init__(
-        self,
-        source_ids: Sequence[str],
-        truth: ImageTable[ImageGroundTruth],
-        found: Mapping[str, ImageTable[ImageDetections]],
-        features: Sequence[Mapping[str, Feature]],
-    ) -> None:
-        self.source_ids, self.truth, self.found, self.features = source_ids, truth, found, features
+    source_ids: Sequence[str]
+    truth: ImageTable[ImageGroundTruth]
+    found: Mapping[str, ImageTable[ImageDetections]]
+    features: Sequence[Mapping[str, Feature]]
 
     def __len__(self) -> int:
         return len(self.source_ids)
 
     @classmethod
-    def of(cls, records: "Iterable[ImageRecord] | RecordTable") -> "RecordTable":
-        """Return the records as a table; a table as it is."""
-        if isinstance(records, RecordTable):
-            return records
+    def of(cls, records: Iterable[ImageRecord]) -> "RecordTable":
+        """Return the records as a table."""
         truth = TableBuilder(ImageGroundTruth)
         found: dict[str, TableBuilder[ImageDetections]] = {}
         source_ids, features = [], []

@@ -1,7 +1,7 @@
 """Metrics of slices of the split: images by features of their examples, objects by size and position of their box."""
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,31 +104,26 @@ def measure_objects(
     matches: Matches, image_hw: npt.ArrayLike, slices: Sequence[ObjectSlices], min_objects: int
 ) -> tuple[ObjectRecall, ...]:
     """Compute the recall of the objects of each slice over all classes, without crowds."""
-    return tuple(_measure_objects(matches, image_hw, slices, min_objects))
-
-
-def _measure_objects(
-    matches: Matches, image_hw: npt.ArrayLike, slices: Sequence[ObjectSlices], min_objects: int
-) -> Iterator[ObjectRecall]:
+    rows = []
     counted = ~matches.is_crowd
     hw_G2 = np.array(image_hw, np.float64).reshape(-1, 2)[matches.truth.image_index[counted]]
-    boxes_G4, is_found_TG = matches.truth_boxes_xywh_px[counted], _is_found_TG(matches, counted)
+    boxes_G4 = matches.truth_boxes_xywh_px[counted]
+    is_found_TG = np.stack([matches.is_found(threshold, counted) for threshold in range(len(IOU_THRESHOLDS))])
     for each in slices:
         bins_G = np.searchsorted(each.edges, _OBJECT_VALUES[each.by](boxes_G4, hw_G2), side="right")
         for position, label in enumerate(_bin_labels(each.edges)):
             inside = bins_G == position
             share_T = is_found_TG[:, inside].mean(axis=1) if inside.any() else None
-            yield ObjectRecall(
+            num_objects = int(np.count_nonzero(inside))
+            row = ObjectRecall(
                 name=f"{each.by}={label}",
-                num_objects=int(np.count_nonzero(inside)),
+                num_objects=num_objects,
                 recall50=None if share_T is None else float(share_T[IOU_50]),
                 recall=None if share_T is None else float(share_T.mean()),
-                is_small=int(np.count_nonzero(inside)) < min_objects,
+                is_small=num_objects < min_objects,
             )
-
-
-def _is_found_TG(matches: Matches, counted_G: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    return np.stack([matches.is_found(threshold, counted_G) for threshold in range(len(IOU_THRESHOLDS))])
+            rows.append(row)
+    return tuple(rows)
 
 
 def _names_of_image(each: ImageSlices, truth: ImageGroundTruth, features: Mapping[str, Feature]) -> list[str]:

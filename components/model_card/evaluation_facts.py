@@ -8,7 +8,7 @@ from typing import Any
 from detloom.components.evaluator.blessing import BlessingDecision
 from detloom.components.evaluator.report.metric_tables import keypoint_rows, metric_rows
 from detloom.components.evaluator.report.output_files import ANALYSIS_FILE, DECISION_FILE, METRICS_FILE
-from detloom.components.evaluator.report.table_cells import change_of, measured
+from detloom.components.evaluator.report.page_parts import change_of, measured
 from detloom.components.model_card.read_files import reading_json
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.contracts.metric_names import KEYPOINT_METRIC_NAMES, METRIC_NAMES

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from detloom.components.dataset_validator.statistics.model_input import ModelInput
-from detloom.components.evaluator.report.table_cells import measured
+from detloom.components.evaluator.report.page_parts import measured
 from detloom.components.model_card.read_files import reading_json
 from detloom.schemas.contracts import detections as names
 from detloom.schemas.errors import InputError

@@ -14,7 +14,7 @@ from markupsafe import Markup
 from markupsafe import escape as escape_html
 
 from detloom.components.evaluator.blessing import BlessingDecision
-from detloom.components.evaluator.report.table_cells import MAX_ROWS
+from detloom.components.evaluator.report.page_parts import MAX_ROWS
 from detloom.components.evaluator.report.verdict_and_gates import format_mib, gate_rows, headline, override_text
 from detloom.components.pages.formats import (
     escape_markdown,

@@ -10,6 +10,14 @@ from detloom.schemas.reading.redact import escape
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+VERDICT_TEXTS = {
+    "passed": "✓ passed",
+    "warned": "! warned",
+    "failed": "✗ failed",
+    "off": "off",
+    "skipped": "– skipped",
+    "waived": "✗ waived",
+}
 _MAX_NAME_CHARS = 80
 _MISSING = "–"
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}

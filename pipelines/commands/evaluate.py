@@ -174,7 +174,7 @@ def _evaluate_model(options: dict[str, Any]) -> None:
     baseline = copied_model(options["baseline"]) if options["baseline"] else None
     with local_output(str(out_dir)) as folder:
         result = evaluate_model(model, sets[0].files, params, folder, baseline)
-    _report(result, out_dir, {}, options["as_json"])
+    _report(result, out_dir, options["as_json"])
     is_pushed = is_address(str(options["model"])) or (find_saved_model(model) / MANIFEST_FILE).exists()
     if result.decision.blessed and not is_pushed:
         click.echo(_format_push(options), err=options["as_json"])
@@ -216,7 +216,7 @@ def _evaluate_files(options: dict[str, Any]) -> None:
     )
     with local_output(str(out_dir)) as folder:
         result = evaluate_files(inputs, _params(options["run_file"], options["ground_truth"].stem), folder)
-    _report(result.evaluation, out_dir, result.candidate_others, options["as_json"])
+    _report(result, out_dir, options["as_json"])
 
 
 def _params(run_file: Path | None, split: str) -> "EvaluatorParams":
@@ -229,7 +229,7 @@ def _params(run_file: Path | None, split: str) -> "EvaluatorParams":
     return EvaluatorParams(split=split, settings=run.evaluator, gates=run.gates)
 
 
-def _report(result: "EvaluationResult", out_dir: Path | str, others: Any, as_json: bool) -> None:
+def _report(result: "EvaluationResult", out_dir: Path | str, as_json: bool) -> None:
     """Print the main metrics and the path of the report; with `as_json`, print all metrics."""
     from detloom.components.evaluator.report.output_files import PAGE_FILE, format_analysis
     from detloom.pipelines.local.console import format_table
@@ -246,7 +246,7 @@ def _report(result: "EvaluationResult", out_dir: Path | str, others: Any, as_jso
     if as_json:
         variants = {name: metrics.to_dict() for name, metrics in result.variants.items()}
         analysis = format_analysis(result)
-        values = {"decision": result.decision.to_dict(), **analysis, "variants": variants, **others}
+        values = {"decision": result.decision.to_dict(), **analysis, "variants": variants}
         click.echo(to_strict_json(values, indent=1))
 
 

@@ -41,22 +41,19 @@ def test_properties_are_flat():
 
 def test_a_missing_property_has_its_default_and_none_is_empty_text():
     assert Params.from_properties({"name": None, "fallback": None}) == Params(name="")
-
-
-def test_a_missing_property_without_a_default_is_an_error():
     with pytest.raises(KeyError, match="name"):
         Params.from_properties({})
-
-
-def test_an_invalid_setting_is_refused_with_its_name():
-    with pytest.raises(InputError, match="floors"):
-        Params.from_properties({"name": "a", "gates": '{"floors": 3}'})
 
 
 def test_a_list_of_sections_is_accepted():
     floors = [MetricFloor(metric="AP", min=0.5)]
     params = Params(name="a", gates=Gates(floors=floors))
     assert Params.from_properties(params.to_properties()).gates.floors == tuple(floors)
+
+
+def test_an_invalid_setting_is_refused_with_its_name():
+    with pytest.raises(InputError, match="floors"):
+        Params.from_properties({"name": "a", "gates": '{"floors": 3}'})
 
 
 @pytest.mark.parametrize("floors", [("AP",), ({"metric": "AP", "floor": 0.5},)])

@@ -16,15 +16,18 @@ from detloom.components.dataset_validator.statistics.split_statistics import (
 )
 from detloom.schemas.contracts.label_map import LabelMap
 
-_UNITS = {
-    "boxes_per_image": "boxes",
-    "box_sizes_px": "px, square root of the area",
-    "box_sizes_input_px": "px of the model's input, square root of the area",
-    "box_sides_input_px": "px of the model's input, shorter side",
-    "box_areas_rel": "share of the image",
-    "box_aspect_ratios": "width / height",
-    "image_sizes_px": "px, longer side",
-    "image_aspect_ratios": "width / height",
+DISTRIBUTIONS = {  # title and unit
+    "boxes_per_image": ("Boxes per image", "boxes"),
+    "box_sizes_px": ("Box size: square root of the area, px", "px, square root of the area"),
+    "box_sizes_input_px": ("Box size in the model's input, px", "px of the model's input, square root of the area"),
+    "box_sides_input_px": (
+        "Shorter side of the box in the model's input, px",
+        "px of the model's input, shorter side",
+    ),
+    "box_areas_rel": ("Box area as a share of the image", "share of the image"),
+    "box_aspect_ratios": ("Box width / height", "width / height"),
+    "image_sizes_px": ("Image size: longer side, px", "px, longer side"),
+    "image_aspect_ratios": ("Image width / height", "width / height"),
 }
 _NEEDS_MODEL = ("box_sizes_input_px", "box_sides_input_px")
 
@@ -79,7 +82,7 @@ def describe_split(
     names = {i: "(other ids)" if i == OTHER_ID else label_map.name_of(i) for i in class_ids}
     distributions = {
         name: getattr(part, name).to_dict(unit) if has_model or name not in _NEEDS_MODEL else None
-        for name, unit in _UNITS.items()
+        for name, (_, unit) in DISTRIBUTIONS.items()
     }
     return {
         "num_examples": part.num_examples,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from detloom.components.dataset_validator.report.views import DrawnImage, draw_record
+from detloom.components.dataset_validator.report.page_parts import DrawnImage, draw_record
 from detloom.components.dataset_validator.statistics.image_sample import RecordPlace
 from detloom.components.examples_folder import list_shards
 from detloom.components.pages.load_template import ZOOM_SCRIPT, load_template, read_shared_script

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from detloom.components.dataset_validator.report.views import DrawnImage, DrawnImages, Json
+from detloom.components.dataset_validator.report.page_parts import DrawnImage, DrawnImages, Json
 from detloom.components.pages.formats import shorten
 
 FILTER_SCRIPT = "filter_images.js"

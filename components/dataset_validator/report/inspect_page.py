@@ -5,24 +5,21 @@ It shows records as stored; `augment_page.py` shows them after augmentation.
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import tensorflow as tf
-
 from detloom.components.dataset_validator.checks import RULES
-from detloom.components.dataset_validator.report import views as views
+from detloom.components.dataset_validator.report import page_parts
 from detloom.components.dataset_validator.report.build_report import describe_split
 from detloom.components.dataset_validator.report.image_grid import FILTER_SCRIPT, Listed, grid_view
-from detloom.components.dataset_validator.report.views import DrawnImage, draw_images
-from detloom.components.dataset_validator.statistics.collect_statistics import UnreadableExample, parse_example
+from detloom.components.dataset_validator.report.page_parts import DrawnImage, draw_images
+from detloom.components.dataset_validator.statistics.collect_statistics import DAMAGED_FILE, PassSettings, read_shard
 from detloom.components.dataset_validator.statistics.image_sample import ImageSample, RecordPlace
+from detloom.components.dataset_validator.statistics.pass_result import PassResult
 from detloom.components.dataset_validator.statistics.split_statistics import BoxLimits, SplitStatistics
 from detloom.components.examples_folder import ExamplesFolder
 from detloom.components.pages.formats import format_count
 from detloom.components.pages.load_template import ZOOM_SCRIPT, load_template, read_script, read_shared_script
-from detloom.components.record_files import read_records
 from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, LabelMap, read_label_map
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.data import MAX_PIXELS
@@ -31,15 +28,6 @@ _HERE = Path(__file__).parent
 INSPECT_HTML = "inspect.html"
 MAX_IMAGES = 200
 _MAX_PAGE_BYTES = 12_000_000  # bytes of images: 200 of usual size
-
-
-@dataclass
-class _Seen:
-    """Result of reading the files once."""
-
-    splits: dict[str, SplitStatistics]
-    sample: ImageSample
-    notes: list[str] = field(default_factory=list)
 
 
 def write_inspect_page(
@@ -131,32 +119,33 @@ def choose_places(
 ) -> tuple[list[RecordPlace], list[str]]:
     """Return places of records of a split, with the given class if there is one, and notes about damaged files."""
     seen = _read(folder, [split], label_map, _find_class(label_map, class_name), num_images)
-    return seen.sample.places(f"sample:{split}"), seen.notes
+    return seen.sample.places(f"sample:{split}"), _notes(seen)
 
 
-def _read(folder: Path, splits: Sequence[str], label_map: LabelMap, wanted_id: int | None, max_per_split: int) -> _Seen:
-    seen = _Seen({name: SplitStatistics() for name in splits}, ImageSample(max_per_split=max_per_split))
-    known_ids, limits = frozenset(label_map.class_ids), BoxLimits(min_iou=None)
-    for name, statistics in seen.splits.items():
+def _read(
+    folder: Path, splits: Sequence[str], label_map: LabelMap, wanted_id: int | None, max_per_split: int
+) -> PassResult:
+    settings = PassSettings(
+        limits=BoxLimits(min_iou=None), content_hashes=False, sampled_class_id=wanted_id, max_per_split=max_per_split
+    )
+    seen = PassResult(splits={name: SplitStatistics() for name in splits}, sample=ImageSample(max_per_split))
+    known_ids = frozenset(label_map.class_ids)
+    for name in splits:
         for path in ExamplesFolder(folder).list_shards(name):
-            try:
-                for number, (offset, serialized) in enumerate(read_records(path)):
-                    try:
-                        labels, _, _ = parse_example(serialized)
-                    except UnreadableExample as error:
-                        statistics.add_unreadable(str(error))
-                        continue
-                    problems = statistics.update(labels, known_ids, limits)
-                    if wanted_id is None or wanted_id in labels.class_ids_N:
-                        seen.sample.add(RecordPlace(name, labels.record_key, path, number, offset), (), problems)
-            except tf.errors.OpError:
-                seen.notes.append(f"{name}/{Path(path).name} is damaged; records after the damage are not shown.")
+            seen.merge(read_shard(name, path, known_ids, settings))
     return seen
+
+
+def _notes(seen: PassResult) -> list[str]:
+    """Return a sentence for each damaged file."""
+    keys = [key for statistics in seen.splits.values() for key in statistics.unreadable.record_keys]
+    damaged = [key[1:-1] for key in keys if key.startswith(DAMAGED_FILE)]
+    return [f"{each}: records after the damage are not shown." for each in damaged]
 
 
 def _render(
     name: str,
-    seen: _Seen,
+    seen: PassResult,
     label_map: LabelMap,
     chosen: Sequence[tuple[str, RecordPlace]],
     images: dict[tuple[str, str], DrawnImage],
@@ -168,7 +157,7 @@ def _render(
     }
     num_examples = sum(part.num_examples for part in seen.splits.values())
     num_boxes = sum(part.num_boxes for part in seen.splits.values())
-    notes = list(seen.notes)
+    notes = _notes(seen)
     missing = len({(place.split, place.record_key) for _, place in chosen}) - len(images)
     if missing:
         notes.append(f"{missing} of the selected images cannot be decoded or do not fit into the page.")
@@ -184,9 +173,9 @@ def _render(
         grid=grid_view([Listed(topic, place.split, place.record_key) for topic, place in chosen], titles, images),
         grid_text=f"A random sample of each split{containing}, and the first images of each problem.",
         splits=list(splits),
-        count_rows=views.count_rows(splits),
-        class_rows=views.class_rows(splits),
-        histograms=views.split_histograms(splits),
-        maps=views.position_maps(splits),
+        count_rows=page_parts.count_rows(splits),
+        class_rows=page_parts.class_rows(splits),
+        histograms=page_parts.split_histograms(splits),
+        maps=page_parts.position_maps(splits),
         scripts=[read_script(_HERE / FILTER_SCRIPT), read_shared_script(ZOOM_SCRIPT)],
     )

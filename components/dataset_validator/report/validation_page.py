@@ -1,16 +1,15 @@
 """Write the validation report: a JSON file for programs and a self-contained HTML page for people."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from detloom.components.dataset_validator.findings import format_apart
-from detloom.components.dataset_validator.report import views as views
+from detloom.components.dataset_validator.report import page_parts
 from detloom.components.dataset_validator.report.image_grid import FILTER_SCRIPT, Listed, grid_view
-from detloom.components.dataset_validator.report.views import DrawnImages, Json
+from detloom.components.dataset_validator.report.page_parts import DrawnImages, Json
 from detloom.components.pages import charts
-from detloom.components.pages.formats import format_count, format_number, format_share
+from detloom.components.pages.formats import VERDICT_TEXTS, format_count, format_share
 from detloom.components.pages.load_template import ZOOM_SCRIPT, load_template, read_script, read_shared_script
 from detloom.components.properties import DATASET_REPORT_FILE
 from detloom.components.similarity.near_duplicates import MAX_BUCKET
@@ -27,7 +26,6 @@ _HEADLINES = {
     "warned": "The data set passed validation with warnings",
     "failed": "The data set failed validation",
 }
-_STATUS_TEXTS = {"passed": "✓ passed", "warned": "! warned", "failed": "✗ failed", "off": "off", "skipped": "– skipped"}
 _STATUS_ORDER = ("failed", "warned", "skipped", "passed", "off")
 _DUPLICATE_KINDS = (("exact", "Identical files"), ("near", "Near-duplicates"))
 
@@ -56,13 +54,13 @@ def render_html(report: Json, images: DrawnImages, pipeline: str = "") -> str:
         checks=_view_checks(report["checks"]),
         grid=grid_view([Listed(**entry) for entry in listed if entry["topic"] != "duplicate"], titles, images),
         splits=list(splits),
-        count_rows=views.count_rows(splits),
-        class_rows=views.class_rows(splits),
+        count_rows=page_parts.count_rows(splits),
+        class_rows=page_parts.class_rows(splits),
         duplicates=_view_duplicates(report["duplicates"], report["train_split"], images),
         drift=_view_drift(report),
         anchors=_view_anchors(report["anchors"], report["train_split"]) if report["anchors"] else None,
-        histograms=views.split_histograms(splits),
-        maps=views.position_maps(splits),
+        histograms=page_parts.split_histograms(splits),
+        maps=page_parts.position_maps(splits),
         scripts=[read_script(_HERE / FILTER_SCRIPT), read_shared_script(ZOOM_SCRIPT)],
     )
 
@@ -88,29 +86,12 @@ def _view_checks(checks: Sequence[Json]) -> list[Json]:
             "sentence": check["sentence"][:1].upper() + check["sentence"][1:],
             "value_text": value_text,
             "threshold_text": f"{check['bound']} {threshold_text}",
-            "status_text": _STATUS_TEXTS[check["status"]],
+            "status_text": VERDICT_TEXTS[check["status"]],
         }
         for check in checks
-        for value_text, threshold_text in [_format_pair(check["value"], check["threshold"], check["unit"])]
+        for value_text, threshold_text in [format_apart(check["value"], check["threshold"], check["unit"])]
     ]
     return sorted(shown, key=lambda check: _STATUS_ORDER.index(check["status"]))
-
-
-def _format_pair(value: float | None, threshold: float, unit: str) -> tuple[str, str]:
-    """Format value and threshold, with more digits if different numbers would look the same."""
-    texts = _format_value(value, unit), _format_value(threshold, unit)
-    return texts if value is None or texts[0] != texts[1] else format_apart(value, threshold, unit)
-
-
-def _format_value(value: float | None, unit: str) -> str:
-    match unit:
-        case "share":
-            return format_share(value)
-        case "distance":
-            return format_number(value)
-        case _:
-            whole = value is None or float(value).is_integer()
-            return format_count(value) if whole else f"{value:,.1f}"
 
 
 def _view_duplicates(duplicates: Json, train_split: str, images: DrawnImages) -> list[Json]:
@@ -175,7 +156,7 @@ def _view_group(group: Json, records: Sequence[tuple[str, str]], images: DrawnIm
     sizes = ", ".join(f"{name} {count}" for name, count in group["size_by_split"].items())
     return {
         "text": f"{group['size']} images: {sizes}",
-        "entries": views.image_entries(records[:MAX_SHOWN_MEMBERS], images),
+        "entries": page_parts.image_entries(records[:MAX_SHOWN_MEMBERS], images),
     }
 
 
@@ -218,7 +199,7 @@ def _view_anchors(anchors: Json, train_split: str) -> Json:
             f"{format_share(anchors['recall_at_50'])} of {format_count(anchors['num_boxes'])} boxes have an anchor "
             f"with an IoU of at least 0.5; the mean best IoU is {anchors['mean_best_iou']:.3f}"
         )
-    better, shapes = anchors["suggestion"], anchors["shapes"]
+    better = anchors["suggestion"]
     by_class = sorted(anchors["by_class"], key=lambda row: row["recall_at_50"])
     rest = len(by_class) - _MAX_ROWS
     configured = _anchors_text(anchors["configured"])
@@ -241,7 +222,6 @@ def _view_anchors(anchors: Json, train_split: str) -> Json:
                 "rest": f"{rest} more classes have a higher recall." if rest > 0 else "",
             },
         ],
-        "shapes": _shapes_text(shapes) if shapes else "",
     }
 
 
@@ -280,12 +260,3 @@ def _format_settings(better: Json) -> str:
         f"scales_per_octave: {better['scales_per_octave']}",
     ]
     return "multiscale_anchor_generator {\n" + "".join(f"  {line}\n" for line in lines) + "}"
-
-
-def _shapes_text(shapes: Mapping[str, Any]) -> str:
-    sizes = ", ".join(f"{width:g} × {height:g}" for height, width in shapes["shapes_hw_px"])
-    return (
-        f"Typical box shapes (k-means on {format_count(shapes['num_sampled'])} boxes), width × height in pixels of "
-        f"the model's input: {sizes}. The mean IoU of a box with the best of them, centres aligned, is "
-        f"{shapes['mean_best_iou']:.3f}."
-    )

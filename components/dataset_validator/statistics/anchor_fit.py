@@ -4,7 +4,7 @@ A network learns a box only from anchors that overlap it; matching usually requi
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
@@ -23,15 +23,10 @@ SAMPLE_SIZE = 2000  # boxes used for a suggestion: a recall of 0.8 is then accur
 MIN_GAIN = 0.02  # minimum gain of recall plus mean best IoU for a suggestion to be made
 _MAX_PENDING = 4096  # boxes that are buffered and then measured together
 _IOU_UNIT = 1 << 24  # IoUs are summed as integers, so that the sum does not depend on the order
-NUM_SHAPES = 9  # as YOLOv3 (arXiv:1804.02767, 2.3)
-_SEED = 20161225  # arbitrary; selects the initial centres
-_NUM_STARTS = 4
-_MAX_ROUNDS = 100
 _MAX_SEARCHED = 1000  # boxes used to evaluate each candidate of the search
 _MAX_RATIOS = 5
 _MAX_SCALES = 4
 _SCALES = tuple(round(2 ** (i / 4), 2) for i in range(15))  # anchor_scale from 1 to 11.31, four per octave
-Shapes = npt.NDArray[np.float64]  # [N, 2] height, width
 
 
 def is_supported(generator: AnchorGenerator | None) -> TypeGuard[MultiscaleAnchorGenerator]:
@@ -126,26 +121,26 @@ class AnchorFit:
                 mine.setdefault(key, _Tally()).add(tally)
         self._sample.add(other._sample.hashes, other._sample.rows)
 
-    def to_plain(self) -> tuple[dict[str, Any], list[npt.NDArray[Any]]]:
+    def to_plain(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
         """Return JSON values and arrays for `of_plain`."""
         self._measure_pending()
         tallies = {
             name: [[key, *dataclasses.astuple(tally)] for key, tally in by_key.items()]
             for name, by_key in (("by_class_id", self._by_class_id), ("by_size", self._by_size))
         }
-        return tallies, [self._histogram, self._sample.hashes, self._sample.rows]
+        return tallies, {"histogram": self._histogram, "hashes": self._sample.hashes, "boxes": self._sample.rows}
 
     @classmethod
     def of_plain(
-        cls, generator: AnchorGenerator | None, plain: Mapping[str, Any], arrays: Iterator[npt.NDArray[Any]]
+        cls, generator: AnchorGenerator | None, plain: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]
     ) -> "AnchorFit":
         if not is_supported(generator):
             raise ValueError("a comparison with anchors that was not requested")
         fit = cls(generator)
         for by_key, rows in ((fit._by_class_id, plain["by_class_id"]), (fit._by_size, plain["by_size"])):
             by_key.update({int(key): _Tally(*map(int, counts)) for key, *counts in rows})
-        fit._histogram += next(arrays)
-        fit._sample = _Sample(next(arrays), next(arrays))
+        fit._histogram += arrays["histogram"]
+        fit._sample = _Sample(arrays["hashes"], arrays["boxes"])
         return fit
 
     def total(self) -> dict[str, Any]:
@@ -174,22 +169,22 @@ class AnchorFit:
             ],
             "by_size": [{"size_px": names[i], **tally.to_dict()} for i, tally in sorted(self._by_size.items())],
             "configured": _describe(self.generator),
-            **self._describe_better(),
+            "suggestion": self._describe_better(),
         }
 
-    def _describe_better(self) -> dict[str, Any]:
+    def _describe_better(self) -> dict[str, Any] | None:
         boxes, hw = self._sample.rows[:, :4].astype(np.float64), self._sample.rows[:, 4:].astype(np.int64)
         if not len(boxes):
-            return {"shapes": None, "suggestion": None}
-        centres, mean_iou = cluster_shapes(boxes[:, 2:] - boxes[:, :2])
+            return None
         suggestion = suggest_anchors(self.generator, boxes, hw, RECALL_IOU)
+        if suggestion.fit.score - suggestion.configured_fit.score < MIN_GAIN:
+            return None
         return {
-            "shapes": {
-                "num_sampled": len(boxes),
-                "shapes_hw_px": [[round(float(h), 1), round(float(w), 1)] for h, w in centres],
-                "mean_best_iou": mean_iou,
-            },
-            "suggestion": _describe_suggestion(suggestion) if _gain(suggestion) >= MIN_GAIN else None,
+            **_describe(suggestion.generator),
+            "recall_at_50": suggestion.fit.recall,
+            "mean_best_iou": suggestion.fit.mean_iou,
+            "configured_recall_at_50": suggestion.configured_fit.recall,
+            "configured_mean_best_iou": suggestion.configured_fit.mean_iou,
         }
 
     def _measure_pending(self) -> None:
@@ -224,10 +219,6 @@ def _mix(seeds: npt.NDArray[np.uint64], positions: npt.NDArray[np.uint64]) -> np
     return state ^ (state >> np.uint64(31))
 
 
-def _gain(suggestion: "Suggestion") -> float:
-    return suggestion.fit.score - suggestion.configured_fit.score
-
-
 def _describe(generator: MultiscaleAnchorGenerator) -> dict[str, Any]:
     return {
         "anchor_scale": generator.anchor_scale,
@@ -235,16 +226,6 @@ def _describe(generator: MultiscaleAnchorGenerator) -> dict[str, Any]:
         "scales_per_octave": generator.scales_per_octave,
         "min_level": generator.min_level,
         "max_level": generator.max_level,
-    }
-
-
-def _describe_suggestion(suggestion: "Suggestion") -> dict[str, Any]:
-    return {
-        **_describe(suggestion.generator),
-        "recall_at_50": suggestion.fit.recall,
-        "mean_best_iou": suggestion.fit.mean_iou,
-        "configured_recall_at_50": suggestion.configured_fit.recall,
-        "configured_mean_best_iou": suggestion.configured_fit.mean_iou,
     }
 
 
@@ -267,44 +248,6 @@ class Suggestion:
     generator: MultiscaleAnchorGenerator
     fit: Fit
     configured_fit: Fit
-
-
-def cluster_shapes(shapes_N2: npt.NDArray[Any], num_clusters: int = NUM_SHAPES) -> tuple[Shapes, float]:
-    """Return [K, 2] typical shapes in order of area, and the mean IoU of the boxes with the best of them.
-
-    The algorithm is k-means with the distance 1 - IoU of boxes with the same centre: YOLO9000 (arXiv:1612.08242),
-    section 2, "Dimension Clusters". k-means++ with a fixed seed selects the initial centres. K is less than
-    `num_clusters` if there are fewer distinct shapes. N must not be 0.
-    """
-    shapes = np.asarray(shapes_N2, np.float64)
-    num_clusters = min(num_clusters, len(np.unique(shapes, axis=0)))
-    rng = np.random.default_rng(_SEED)
-    best: tuple[Shapes, float] | None = None
-    for _ in range(_NUM_STARTS):
-        centres = _draw_centres(shapes, num_clusters, rng)
-        assigned = np.full(len(shapes), -1)
-        for _ in range(_MAX_ROUNDS):
-            nearest = shape_iou(shapes, centres).argmax(axis=1)
-            if np.array_equal(nearest, assigned):
-                break
-            assigned = nearest
-            centres = np.array(
-                [
-                    shapes[assigned == k].mean(axis=0) if (assigned == k).any() else centres[k]
-                    for k in range(len(centres))
-                ]
-            )
-        mean_iou = float(shape_iou(shapes, centres).max(axis=1).mean())
-        if best is None or mean_iou > best[1]:
-            best = centres[np.argsort(centres.prod(axis=1), kind="stable")], mean_iou
-    assert best is not None
-    return best
-
-
-def shape_iou(shapes_N2: Shapes, centres_K2: Shapes) -> npt.NDArray[np.float64]:
-    """Return the [N, K] IoU of boxes with the same centre."""
-    shared = np.minimum(shapes_N2[:, np.newaxis], centres_K2[np.newaxis]).prod(axis=2)
-    return shared / (shapes_N2.prod(axis=1)[:, np.newaxis] + centres_K2.prod(axis=1)[np.newaxis] - shared)
 
 
 def suggest_anchors(
@@ -351,7 +294,7 @@ def measure_fit(
     return Fit(float((ious >= min_iou).mean()), float(ious.mean()))
 
 
-def _typical_ratios(boxes_yxyx_px_N4: Shapes, max_ratios: int) -> list[tuple[float, ...]]:
+def _typical_ratios(boxes_yxyx_px_N4: npt.NDArray[np.float64], max_ratios: int) -> list[tuple[float, ...]]:
     """Return one tuple per number of ratios: the medians of that many equal parts of the boxes, by width / height."""
     sizes = boxes_yxyx_px_N4[:, 2:] - boxes_yxyx_px_N4[:, :2]
     logs = np.log(sizes[:, 1] / sizes[:, 0])
@@ -362,15 +305,3 @@ def _typical_ratios(boxes_yxyx_px_N4: Shapes, max_ratios: int) -> list[tuple[flo
         if ratios not in found:
             found.append(ratios)
     return found
-
-
-def _draw_centres(shapes: Shapes, num_clusters: int, rng: np.random.Generator) -> Shapes:
-    """Select centres by k-means++: the probability is proportional to the squared distance from the nearest centre."""
-    centres = [shapes[rng.integers(len(shapes))]]
-    while len(centres) < num_clusters:
-        distances = np.maximum(1 - shape_iou(shapes, np.array(centres)).max(axis=1), 0) ** 2
-        total = distances.sum()
-        if total <= 0:
-            break
-        centres.append(shapes[rng.choice(len(shapes), p=distances / total)])
-    return np.array(centres)

@@ -12,10 +12,10 @@ from absl import logging
 
 from detloom.components.dataset_validator.params import DatasetValidatorParams
 from detloom.components.dataset_validator.statistics.anchor_fit import AnchorFit, is_supported
-from detloom.components.dataset_validator.statistics.collected import Collected, decode_collected, encode_collected
 from detloom.components.dataset_validator.statistics.duplicates import RowBuilder
-from detloom.components.dataset_validator.statistics.image_sample import RecordPlace
+from detloom.components.dataset_validator.statistics.image_sample import MAX_PER_SPLIT, ImageSample, RecordPlace
 from detloom.components.dataset_validator.statistics.model_input import boxes_in_input, resize_geometry
+from detloom.components.dataset_validator.statistics.pass_result import PassResult, decode_result, encode_result
 from detloom.components.dataset_validator.statistics.split_statistics import (
     BoxLimits,
     ImageLabels,
@@ -31,6 +31,7 @@ from detloom.schemas.run_file.data import MAX_PIXELS
 from detloom.trainer_module.data.records import ExampleFeatures
 from detloom.trainer_module.detectors.preprocess import find_decoding_problem
 
+DAMAGED_FILE = "(damaged file "  # beginning of the placeholder for the record keys after a damage
 _FOLDER = ".statistics"  # in the scratch folder
 _MAX_PARTS = 256  # files that workers write, each for many shards
 _MAX_SIDE_PX = 1 << 24  # far larger than any image; products of two sides stay exact in float64
@@ -47,6 +48,8 @@ class PassSettings:
         decodability: decode every image as training does, to find those that it cannot decode. This and the hashes cost
             several times the rest.
         max_pixels: larger images are not decoded.
+        sampled_class_id: the class that sample images contain; None for any.
+        max_per_split: number of sample images of a split.
     """
 
     limits: BoxLimits = BoxLimits()
@@ -55,6 +58,8 @@ class PassSettings:
     perceptual_hashes: bool = False
     decodability: bool = False
     max_pixels: int = MAX_PIXELS
+    sampled_class_id: int | None = None
+    max_per_split: int = MAX_PER_SPLIT
 
     @classmethod
     def of_params(cls, params: DatasetValidatorParams) -> "PassSettings":
@@ -129,18 +134,18 @@ class _ShardReader:
         self._split, self._path, self._known_ids, self._settings = split, path, known_ids, settings
         self._statistics, self._rows = SplitStatistics(), RowBuilder(split, path)
         model_input = settings.limits.model_input
-        self.collected = Collected(splits={split: self._statistics})
+        self.collected = PassResult({split: self._statistics}, sample=ImageSample(settings.max_per_split))
         if model_input is not None and settings.anchor_split == split and is_supported(model_input.anchor_generator):
             self.collected.anchors = AnchorFit(model_input.anchor_generator)
 
-    def read(self) -> Collected:
+    def read(self) -> PassResult:
         try:
             for number, (offset, serialized) in enumerate(read_records(self._path)):
                 self._add(number, offset, serialized)
         except (tf.errors.DataLossError, tf.errors.NotFoundError, tf.errors.FailedPreconditionError):
             self._statistics.num_damaged_shards += 1
-            self._statistics.add_unreadable(f"(damaged file {self._split}/{Path(self._path).name})")
-        self.collected.images.parts.append(self._rows.build())
+            self._statistics.add_unreadable(f"{DAMAGED_FILE}{self._split}/{Path(self._path).name})")
+        self.collected.images.append(self._rows.build())
         return self.collected
 
     def _add(self, number: int, offset: int, serialized: bytes) -> None:
@@ -155,7 +160,9 @@ class _ShardReader:
         problems = self._statistics.update(labels, self._known_ids, self._settings.limits)
         perceptual_hash = self._decode(labels, encoded) if self._settings.decodes_images else None
         place = RecordPlace(self._split, labels.record_key, self._path, number, offset)
-        self.collected.sample.add(place, self._known_ids.intersection(labels.class_ids_N.tolist()), problems)
+        class_ids = set(labels.class_ids_N.tolist())
+        if self._settings.sampled_class_id is None or self._settings.sampled_class_id in class_ids:
+            self.collected.sample.add(place, self._known_ids & class_ids, problems)
         if self.collected.anchors is not None:
             self._add_to_anchors(labels)
         if self._settings.content_hashes or self._settings.perceptual_hashes:
@@ -193,7 +200,7 @@ def _content_hash(encoded: bytes, sha256: bytes) -> int:
     return int.from_bytes(digest[:8], "big")
 
 
-def read_shard(split: str, path: str, known_ids: frozenset[int], settings: PassSettings) -> Collected:
+def read_shard(split: str, path: str, known_ids: frozenset[int], settings: PassSettings) -> PassResult:
     """Stream one TFRecord file; everything after damage counts as one unreadable record."""
     return _ShardReader(split, path, known_ids, settings).read()
 
@@ -204,7 +211,7 @@ def collect_statistics(
     settings: PassSettings,
     scratch: str,
     make_pipeline: Callable[[], beam.Pipeline],
-) -> Collected:
+) -> PassResult:
     """Collect the statistics of all splits, in the order of `shards_by_split`; without records all counts are zero.
 
     Args:
@@ -228,14 +235,14 @@ def _run_pass(
     settings: PassSettings,
     scratch: str,
     make_pipeline: Callable[[], beam.Pipeline],
-) -> Collected:
+) -> PassResult:
     """Read all shards, given as (split, path), in a Beam pipeline whose workers write files, and merge these."""
     storage = open_storage(scratch)
     storage.delete_tree(_FOLDER)  # left by a killed run
     storage.make_folder(_FOLDER)
     num_parts = min(len(shards), _MAX_PARTS)
     parts = [_Part(number, shards[number::num_parts]) for number in range(num_parts)]
-    merged = Collected()
+    merged = PassResult()
     try:
         with make_pipeline() as pipeline:
             _ = (
@@ -250,7 +257,7 @@ def _run_pass(
             where, content = storage.address(part.file), storage.read(part.file)
             if content is None:
                 raise InputError(f"{where}: a Beam worker's result is missing; all workers have to see this folder.")
-            merged.merge(decode_collected(content, where, generator))
+            merged.merge(decode_result(content, where, generator))
         return merged
     finally:
         try:
@@ -273,7 +280,7 @@ class _Part:
 
 def _read(part: _Part, known_ids: frozenset[int], settings: PassSettings, scratch: str) -> None:
     """Write the statistics of the shards to the part's file; again with the same bytes, if Beam repeats it."""
-    merged = Collected()
+    merged = PassResult()
     for split, path in part.shards:
         merged.merge(read_shard(split, path, known_ids, settings))
-    open_storage(scratch).write(part.file, encode_collected(merged))
+    open_storage(scratch).write(part.file, encode_result(merged))

@@ -4,7 +4,7 @@ A row takes about 70 bytes; this is the only part of the statistics that grows w
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,25 +21,33 @@ from detloom.schemas.run_file.data_checks import DataChecks
 _MAX_KEY_BYTES = 120  # longer record keys are cut; they are only displayed
 
 
+def _row_type(key_bytes: int) -> np.dtype[np.void]:
+    """Return the type of the table's rows; see `ShardRows`."""
+    return np.dtype(
+        [
+            ("key", f"S{key_bytes}"),
+            ("number", np.uint32),
+            ("offset", np.uint64),
+            ("content_hash", np.uint64),
+            ("perceptual_hash", np.uint64),
+            ("has_perceptual_hash", np.bool_),
+        ]
+    )
+
+
 @dataclass(frozen=True)
 class ShardRows:
     """Images of one TFRecord file, in file order.
 
     Attributes:
-        numbers_N, offsets_N: index in the file, and byte offset in its uncompressed content.
-        content_hashes_N: first 64 bits of the image's SHA-256; one false match is expected among six billion images.
-        perceptual_hashes_N: 0 if there is none.
-        has_perceptual_hash_N: True if there is a perceptual hash.
+        rows_N: the record key; the number of the record in the file, and its byte offset in the uncompressed content;
+            the first 64 bits of the image's SHA-256 (one false match is expected among six billion images); the
+            perceptual hash, if the image has one.
     """
 
     split: str
     path: str
-    keys_N: npt.NDArray[np.bytes_]
-    numbers_N: npt.NDArray[np.uint32]
-    offsets_N: npt.NDArray[np.uint64]
-    content_hashes_N: npt.NDArray[np.uint64]
-    perceptual_hashes_N: npt.NDArray[np.uint64]
-    has_perceptual_hash_N: npt.NDArray[np.bool_]
+    rows_N: npt.NDArray[np.void]
 
 
 class RowBuilder:
@@ -55,83 +63,41 @@ class RowBuilder:
         self._rows.append((key, place.number, place.offset, content_hash, perceptual_hash or 0, has_hash))
 
     def build(self) -> ShardRows:
-        keys, numbers, offsets, content_hashes, perceptual_hashes, has_hash = (
-            zip(*self._rows, strict=True) if self._rows else [()] * 6
-        )
-        return ShardRows(
-            split=self._split,
-            path=self._path,
-            keys_N=np.array(keys, np.bytes_),
-            numbers_N=np.array(numbers, np.uint32),
-            offsets_N=np.array(offsets, np.uint64),
-            content_hashes_N=np.array(content_hashes, np.uint64),
-            perceptual_hashes_N=np.array(perceptual_hashes, np.uint64),
-            has_perceptual_hash_N=np.array(has_hash, np.bool_),
-        )
-
-
-@dataclass
-class ImageHashTable:
-    """All images of all splits; the parts are in any order."""
-
-    parts: list[ShardRows] = field(default_factory=list)
-
-    def merge(self, other: "ImageHashTable") -> None:
-        self.parts.extend(other.parts)
-
-    def sorted_rows(self, splits: Sequence[str]) -> "ImageRows":
-        """Sort the rows by split, record key and place, so that the order does not depend on the workers."""
-        parts = sorted(self.parts, key=lambda part: (splits.index(part.split), part.path))
-        sizes = [len(part.numbers_N) for part in parts]
-        keys_N, numbers_N = _join([part.keys_N for part in parts]), _join([part.numbers_N for part in parts])
-        parts_N = np.repeat(np.arange(len(parts)), sizes)
-        splits_N = np.repeat(np.array([splits.index(part.split) for part in parts], np.int64), sizes)
-        order = np.lexsort((numbers_N, parts_N, keys_N, splits_N)) if len(parts) else np.zeros(0, np.int64)
-        columns = ("offsets_N", "content_hashes_N", "perceptual_hashes_N", "has_perceptual_hash_N")
-        offsets_N, contents_N, perceptual_hashes_N, has_perceptual_hash_N = (
-            _join([getattr(part, column) for part in parts])[order] for column in columns
-        )
-        return ImageRows(
-            splits=tuple(splits),
-            paths=tuple(part.path for part in parts),
-            split_indices_N=splits_N[order],
-            path_indices_N=parts_N[order],
-            keys_N=keys_N[order],
-            numbers_N=numbers_N[order],
-            offsets_N=offsets_N,
-            content_hashes_N=contents_N.astype(np.uint64),
-            perceptual_hashes_N=perceptual_hashes_N.astype(np.uint64),
-            has_perceptual_hash_N=has_perceptual_hash_N.astype(np.bool_),
-        )
+        key_bytes = max((len(key) for key, *_ in self._rows), default=0)
+        return ShardRows(self._split, self._path, np.array(self._rows, _row_type(max(key_bytes, 1))))
 
 
 @dataclass(frozen=True)
 class ImageRows:
-    """The sorted table; row numbers start at 0."""
+    """Images of all splits, sorted by split, record key and place; row numbers start at 0."""
 
     splits: tuple[str, ...]
     paths: tuple[str, ...]
     split_indices_N: npt.NDArray[np.int64]
     path_indices_N: npt.NDArray[np.int64]
-    keys_N: npt.NDArray[np.bytes_]
-    numbers_N: npt.NDArray[np.uint32]
-    offsets_N: npt.NDArray[np.uint64]
-    content_hashes_N: npt.NDArray[np.uint64]
-    perceptual_hashes_N: npt.NDArray[np.uint64]
-    has_perceptual_hash_N: npt.NDArray[np.bool_]
+    rows_N: npt.NDArray[np.void]
+
+    @classmethod
+    def of_shards(cls, shards: Sequence[ShardRows], splits: Sequence[str]) -> "ImageRows":
+        """Join the rows of all shards; the order of the shards does not matter."""
+        shards = sorted(shards, key=lambda shard: (splits.index(shard.split), shard.path))
+        sizes = np.array([len(shard.rows_N) for shard in shards], np.int64)
+        path_indices_N = np.repeat(np.arange(len(shards)), sizes)
+        split_indices_N = np.repeat(np.array([splits.index(shard.split) for shard in shards], np.int64), sizes)
+        rows_N = np.concatenate([np.zeros(0, _row_type(1)), *(shard.rows_N for shard in shards)])
+        order = np.lexsort((rows_N["number"], path_indices_N, rows_N["key"], split_indices_N))
+        paths = tuple(shard.path for shard in shards)
+        return cls(tuple(splits), paths, split_indices_N[order], path_indices_N[order], rows_N[order])
 
     def place(self, row: int) -> RecordPlace:
+        stored = self.rows_N[row]
         return RecordPlace(
             split=self.splits[self.split_indices_N[row]],
-            record_key=bytes(self.keys_N[row]).decode("utf-8", "replace"),
+            record_key=bytes(stored["key"]).decode("utf-8", "replace"),
             path=self.paths[self.path_indices_N[row]],
-            number=int(self.numbers_N[row]),
-            offset=int(self.offsets_N[row]),
+            number=int(stored["number"]),
+            offset=int(stored["offset"]),
         )
-
-
-def _join(arrays: Sequence[npt.NDArray[np.generic]]) -> npt.NDArray[np.generic]:
-    return np.concatenate(arrays) if arrays else np.zeros(0)
 
 
 @dataclass(frozen=True)
@@ -184,19 +150,21 @@ class Duplicates:
         }
 
 
-def find_duplicates(table: ImageHashTable, splits: Sequence[str], train_split: str, checks: DataChecks) -> Duplicates:
+def find_duplicates(
+    shards: Sequence[ShardRows], splits: Sequence[str], train_split: str, checks: DataChecks
+) -> Duplicates:
     """Compare all images; counts "across" splits are images of other splits with a duplicate in `train_split`."""
-    rows = table.sorted_rows(splits)
+    rows = ImageRows.of_shards(shards, splits)
     train_index = splits.index(train_split) if train_split in splits else None
     exact = near = None
     wants_exact = (checks.exact_duplicates.severity, checks.exact_duplicates_within_split.severity) != ("off", "off")
     if wants_exact:
-        exact = find_equal(rows.content_hashes_N, rows.split_indices_N, train_index=train_index)
+        exact = find_equal(rows.rows_N["content_hash"], rows.split_indices_N, train_index=train_index)
     max_distance = checks.near_duplicates.max_distance
     if checks.near_duplicates.severity != "off":
-        rows_D = np.flatnonzero(rows.has_perceptual_hash_N)
+        rows_D = np.flatnonzero(rows.rows_N["has_perceptual_hash"])
         found = find_near_duplicates(
-            rows.perceptual_hashes_N[rows_D],
+            rows.rows_N["perceptual_hash"][rows_D],
             rows.split_indices_N[rows_D],
             max_distance=max_distance,
             train_index=train_index,

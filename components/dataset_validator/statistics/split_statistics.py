@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detloom.components.dataset_validator.statistics.box_overlap import find_overlaps
+from detloom.components.dataset_validator.statistics.box_overlap import count_repeated_boxes
 from detloom.components.dataset_validator.statistics.model_input import ModelInput, boxes_in_input, resize_geometry
 from detloom.schemas.run_file.data_checks import HugeBoxCheck, OverlapCheck, TinyBoxCheck
 
@@ -37,8 +37,6 @@ class Histogram:
         is_count: if True, values are integers and an edge is the largest value of its bin; otherwise an edge belongs to
             the bin above it.
     """
-
-    __slots__ = ("counts_Q", "edges", "is_count")
 
     def __init__(self, edges: Sequence[float], *, is_count: bool = False) -> None:
         self.edges = np.array(edges, np.float64)
@@ -69,19 +67,6 @@ class Histogram:
 
     def to_dict(self, unit: str) -> dict[str, Any]:
         return {"bins": self.bin_names(), "counts": self.counts_Q.tolist(), "unit": unit}
-
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Histogram)
-            and self.is_count == other.is_count
-            and np.array_equal(self.edges, other.edges)
-            and np.array_equal(self.counts_Q, other.counts_Q)
-        )
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        return f"Histogram({dict(zip(self.bin_names(), self.counts_Q.tolist(), strict=True))})"
 
 
 def _bin_edge_text(value: float) -> str:
@@ -140,7 +125,7 @@ class Offenders:
         self.record_keys = heapq.nsmallest(MAX_OFFENDERS, {*self.record_keys, *record_keys})
 
 
-@dataclass
+@dataclass(eq=False)
 class SplitStatistics:
     """Counts of one split; `update` adds one example, `merge` adds another part of the same split.
 
@@ -187,6 +172,10 @@ class SplitStatistics:
     )
     min_hw: tuple[int, int] = (0, 0)
     max_hw: tuple[int, int] = (0, 0)
+
+    def offenders(self, check: str) -> Offenders:
+        """Return the boxes or images that the check affects."""
+        return self.findings.get(check, Offenders())
 
     def add_unreadable(self, record_key: str) -> None:
         """Count a record that cannot be used; `num_examples` does not include it."""
@@ -273,8 +262,8 @@ class SplitStatistics:
         self.num_objects += num_objects
         found: dict[str, int] = {}
         if limits.min_iou is not None and num_objects > 1:
-            overlaps = find_overlaps(boxes_N4, labels.class_ids_N[labels.is_object_N], min_iou=limits.min_iou)
-            found["overlapping_boxes"] = overlaps.num_surplus
+            class_ids_N = labels.class_ids_N[labels.is_object_N]
+            found["overlapping_boxes"] = count_repeated_boxes(boxes_N4, class_ids_N, min_iou=limits.min_iou)
         if limits.model_input is not None:
             resized_hw, input_hw = resize_geometry(limits.model_input.image_resizer, labels.image_hw)
             boxes_px_N4 = boxes_in_input(boxes_N4, resized_hw)

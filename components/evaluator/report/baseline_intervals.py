@@ -5,14 +5,15 @@ from html import escape
 
 from detloom.components.evaluator.analysis.bootstrap import Interval
 from detloom.components.evaluator.baseline_comparison import Comparison
-from detloom.components.evaluator.report.chart_parts import short_label, with_most_boxes
-from detloom.components.evaluator.report.table_cells import (
+from detloom.components.evaluator.report.page_parts import (
     MAX_ROWS,
     Json,
     columns_of,
     format_interval,
     name_cell,
     number_cell,
+    short_label,
+    with_most_boxes,
 )
 from detloom.components.pages.charts import ticks
 from detloom.components.pages.formats import format_number, format_share_digits, format_signed

@@ -1,11 +1,11 @@
 """The sortable tables of the page as plain values: classes, slices of images and of objects."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from detloom.components.evaluator.analysis.average_precision import OperatingPoint
 from detloom.components.evaluator.evaluation_result import EvaluationResult
 from detloom.components.evaluator.measurements import Measurements
-from detloom.components.evaluator.report.table_cells import (
+from detloom.components.evaluator.report.page_parts import (
     MAX_ROWS,
     Json,
     change_of,
@@ -14,11 +14,11 @@ from detloom.components.evaluator.report.table_cells import (
     name_cell,
     number_cell,
 )
+from detloom.components.evaluator.slices import ObjectRecall, SliceMetrics
 from detloom.components.pages.formats import format_count, format_signed
 from detloom.trainer_module.evaluation.coco_metrics import ClassMetrics
 
 _COMPARED = ("AP", "AP50")  # of each class with the baseline
-_NOTE = {"title": "", "is_number": False}
 
 
 def class_table(evaluation: EvaluationResult) -> Json:
@@ -77,47 +77,44 @@ def _point_cells(point: OperatingPoint | None, fields: Sequence[str]) -> list[Js
 
 def slice_table(candidate: Measurements, baseline: Measurements | None) -> Json:
     """Build a row per slice of the images."""
-    before = {each.name: each.metrics for each in baseline.slices} if baseline else {}
-    has_small = any(each.is_small for each in candidate.slices)
+    before = {each.name: measured(each.metrics.AP) for each in baseline.slices} if baseline else None
+    names = ("AP", "AP50", "AR100")
     rows = []
     for each in candidate.slices[:MAX_ROWS]:
-        metrics, of_baseline = each.metrics, before.get(each.name)
-        change = change_of(measured(metrics.AP), measured(of_baseline.AP) if of_baseline else None)
-        rows.append(
-            [
-                name_cell(each.name),
-                number_cell(metrics.num_images, format_count),
-                number_cell(metrics.num_boxes, format_count),
-                *(number_cell(measured(metrics.value_of(name))) for name in ("AP", "AP50", "AR100")),
-                *([number_cell(change, format_signed)] if baseline else []),
-                *([name_cell("few images" if each.is_small else "")] if has_small else []),
-            ]
-        )
-    titles = ("Images", "Boxes", "AP", "AP50", "AR100", *(("AP change",) if baseline else ()))
-    columns = [*columns_of("Slice", *titles), *([_NOTE] if has_small else [])]
-    return {"columns": columns, "rows": rows, "num_more": len(candidate.slices) - len(rows)}
+        metrics = each.metrics
+        counts = [number_cell(count, format_count) for count in (metrics.num_images, metrics.num_boxes)]
+        values = [number_cell(measured(metrics.value_of(name))) for name in names]
+        rows.append([*counts, *values, *_change_cells(each.name, measured(metrics.AP), before)])
+    titles = ("Images", "Boxes", *names, *(("AP change",) if baseline else ()))
+    return _slices(candidate.slices, titles, rows, "few images")
 
 
 def object_table(candidate: Measurements, baseline: Measurements | None) -> Json:
     """Build a row per slice of the objects with its recall."""
-    before = {each.name: each.recall for each in baseline.object_slices} if baseline else {}
-    has_small = any(each.is_small for each in candidate.object_slices)
-    rows = [
-        [
-            name_cell(each.name),
-            number_cell(each.num_objects, format_count),
-            number_cell(each.recall50),
-            number_cell(each.recall),
-            *([number_cell(change_of(each.recall, before.get(each.name)), format_signed)] if baseline else []),
-            *([name_cell("few objects" if each.is_small else "")] if has_small else []),
-        ]
-        for each in candidate.object_slices[:MAX_ROWS]
-    ]
-    titles = (
-        "Objects",
-        "Recall, IoU 0.50",
-        "Recall, mean over IoU 0.50 to 0.95",
-        *(("Change of the mean",) if baseline else ()),
-    )
-    columns = [*columns_of("Slice", *titles), *([_NOTE] if has_small else [])]
-    return {"columns": columns, "rows": rows, "num_more": len(candidate.object_slices) - len(rows)}
+    before = {each.name: each.recall for each in baseline.object_slices} if baseline else None
+    rows = []
+    for each in candidate.object_slices[:MAX_ROWS]:
+        values = [number_cell(each.num_objects, format_count), number_cell(each.recall50), number_cell(each.recall)]
+        rows.append([*values, *_change_cells(each.name, each.recall, before)])
+    titles = ("Objects", "Recall, IoU 0.50", "Recall, mean over IoU 0.50 to 0.95")
+    change = ("Change of the mean",) if baseline else ()
+    return _slices(candidate.object_slices, (*titles, *change), rows, "few objects")
+
+
+def _change_cells(name: str, value: float | None, before: Mapping[str, float | None] | None) -> list[Json]:
+    return [] if before is None else [number_cell(change_of(value, before.get(name)), format_signed)]
+
+
+def _slices(
+    slices: Sequence[SliceMetrics | ObjectRecall], titles: Sequence[str], rows: Sequence[list[Json]], note: str
+) -> Json:
+    """Add the names of the slices to the rows, and a note if some are small."""
+    columns = columns_of("Slice", *titles)
+    has_small = any(each.is_small for each in slices)
+    if has_small:
+        columns.append({"title": "", "is_number": False})
+    named = []
+    for each, cells in zip(slices, rows, strict=False):
+        notes = [name_cell(note if each.is_small else "")] if has_small else []
+        named.append([name_cell(each.name), *cells, *notes])
+    return {"columns": columns, "rows": named, "num_more": len(slices) - len(rows)}

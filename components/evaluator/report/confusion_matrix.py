@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from detloom.components.evaluator.analysis.confusion import Confusion
-from detloom.components.evaluator.report.chart_parts import short_label
-from detloom.components.evaluator.report.table_cells import Json, columns_of, name_cell, number_cell
+from detloom.components.evaluator.report.page_parts import Json, columns_of, name_cell, number_cell, short_label
 from detloom.components.pages.formats import format_count, format_share_digits
 
 MAX_MATRIX_CLASSES = 15

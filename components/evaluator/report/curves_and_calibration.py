@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from detloom.components.evaluator.analysis.confidence_calibration import Calibration
 from detloom.components.evaluator.measurements import ClassCurve
-from detloom.components.evaluator.report.chart_parts import short_label, with_most_boxes, with_texts
-from detloom.components.evaluator.report.table_cells import Json
+from detloom.components.evaluator.report.page_parts import Json, short_label, with_most_boxes, with_texts
 from detloom.components.pages.charts import PAGE_LOOK, Line, bars, format_svg
 from detloom.components.pages.formats import format_count, format_number
 

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Sequence
 
 from detloom.components.evaluator.evaluation_result import ImageKind, ReportImage, ReportObject
-from detloom.components.evaluator.report.table_cells import Json
+from detloom.components.evaluator.report.page_parts import Json
 
 _MAX_IMAGE_CHARS = 3_500_000  # keeps the page below 5 MB
 _OBJECT_CHARS = 180  # of markup

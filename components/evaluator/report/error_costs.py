@@ -1,8 +1,7 @@
 """The costs of the error types: bars and a table."""
 
 from detloom.components.evaluator.analysis.error_types import ErrorCosts, ErrorType
-from detloom.components.evaluator.report.chart_parts import with_texts
-from detloom.components.evaluator.report.table_cells import Json
+from detloom.components.evaluator.report.page_parts import Json, with_texts
 from detloom.components.pages.charts import bars
 from detloom.components.pages.formats import format_count
 

@@ -69,18 +69,12 @@ class ImagePlan:
     objects: tuple[PlannedObject, ...]
 
 
-def plan_images(
-    evaluation: EvaluationResult, num_each: int, *, baseline: Sequence[ImageDetections] = ()
-) -> list[ImagePlan]:
-    """Select at most `num_each` images of every kind, without duplicates within a kind.
-
-    Args:
-        baseline: the baseline's detections in the order of the split; empty without a baseline.
-    """
+def plan_images(evaluation: EvaluationResult, num_each: int) -> list[ImagePlan]:
+    """Select at most `num_each` images of every kind, without duplicates within a kind."""
     candidate, comparison = evaluation.candidate, evaluation.comparison
     models = [_Model("candidate", candidate, evaluation.detections)]
-    if evaluation.baseline is not None and baseline:
-        models.append(_Model("baseline", evaluation.baseline, baseline))
+    if evaluation.baseline is not None:
+        models.append(_Model("baseline", evaluation.baseline, evaluation.baseline_detections))
     planner = _Planner(evaluation.split, models)
     plans = [
         *planner.wrong_detections(candidate.outcomes.highest_wrong(num_each)),

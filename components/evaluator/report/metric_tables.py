@@ -1,13 +1,15 @@
 """The tables of metrics of the page: COCO, masks, keypoints, sizes, class agnostic, PASCAL VOC and Open Images."""
 
+from collections.abc import Mapping
+
 from detloom.components.evaluator.evaluation_result import EvaluationResult
 from detloom.components.evaluator.measurements import Measurements
-from detloom.components.evaluator.report.table_cells import Json, change_of, measured
+from detloom.components.evaluator.report.page_parts import Json, change_of, measured
 from detloom.components.pages.formats import format_count
-from detloom.schemas.contracts.metric_names import KEYPOINT_METRIC_NAMES, METRIC_NAMES
 from detloom.trainer_module.evaluation.coco_metrics import CocoMetrics
 from detloom.trainer_module.evaluation.keypoint_metrics import KeypointMetrics
 
+_Metrics = CocoMetrics | KeypointMetrics
 _METRIC_MEANINGS = {
     "AP": "mean over IoU 0.50 to 0.95",
     "AP50": "IoU 0.50",
@@ -53,10 +55,7 @@ _VOC_NAMES = {
 
 def metric_rows(candidate: CocoMetrics, baseline: CocoMetrics | None) -> list[Json]:
     """Return a row for each of the twelve COCO metrics."""
-    return [
-        _metric_row(name, _METRIC_MEANINGS[name], *_both(candidate, baseline, name), why_not=candidate.explain(name))
-        for name in METRIC_NAMES
-    ]
+    return _rows(_METRIC_MEANINGS, candidate, baseline)
 
 
 def shape_tables(candidate: Measurements, baseline: Measurements | None) -> list[Json]:
@@ -74,10 +73,7 @@ def shape_tables(candidate: Measurements, baseline: Measurements | None) -> list
 
 def keypoint_rows(candidate: KeypointMetrics, baseline: KeypointMetrics | None) -> list[Json]:
     """Return a row for each of the ten COCO keypoint metrics."""
-    return [
-        _metric_row(name, _KEYPOINT_MEANINGS[name], *_both(candidate, baseline, name), why_not=candidate.explain(name))
-        for name in KEYPOINT_METRIC_NAMES
-    ]
+    return _rows(_KEYPOINT_MEANINGS, candidate, baseline)
 
 
 def size_rows(candidate: CocoMetrics, baseline: CocoMetrics | None) -> list[Json]:
@@ -95,11 +91,7 @@ def size_rows(candidate: CocoMetrics, baseline: CocoMetrics | None) -> list[Json
 
 def agnostic_rows(candidate: Measurements, baseline: Measurements | None) -> list[Json]:
     """Return rows with class-agnostic metrics."""
-    metrics, before = candidate.class_agnostic, baseline.class_agnostic if baseline else None
-    return [
-        _metric_row(name, meaning, *_both(metrics, before, name), why_not=metrics.explain(name))
-        for name, meaning in _AGNOSTIC_MEANINGS.items()
-    ]
+    return _rows(_AGNOSTIC_MEANINGS, candidate.class_agnostic, baseline.class_agnostic if baseline else None)
 
 
 def voc_rows(candidate: Measurements, baseline: Measurements | None) -> list[Json]:
@@ -123,6 +115,15 @@ def variant_rows(evaluation: EvaluationResult) -> list[Json]:
     ]
 
 
+def _rows(meanings: Mapping[str, str], candidate: _Metrics, baseline: _Metrics | None) -> list[Json]:
+    rows = []
+    for name, meaning in meanings.items():
+        before = measured(baseline.value_of(name)) if baseline else None
+        value, why_not = measured(candidate.value_of(name)), candidate.explain(name)
+        rows.append(_metric_row(name, meaning, value, before, why_not=why_not))
+    return rows
+
+
 def _metric_row(name: str, meaning: str, value: float | None, before: float | None, *, why_not: str | None) -> Json:
     return {
         "name": name,
@@ -132,9 +133,3 @@ def _metric_row(name: str, meaning: str, value: float | None, before: float | No
         "baseline": before,
         "change": change_of(value, before),
     }
-
-
-def _both(
-    candidate: CocoMetrics | KeypointMetrics, baseline: CocoMetrics | KeypointMetrics | None, name: str
-) -> tuple[float | None, float | None]:
-    return measured(candidate.value_of(name)), measured(baseline.value_of(name)) if baseline else None

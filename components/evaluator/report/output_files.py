@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import tensorflow as tf
 
-from detloom.components.evaluator.analysis.average_precision import measure_curve
+from detloom.components.evaluator.analysis.average_precision import measure_pooled_curve
 from detloom.components.evaluator.evaluation_result import EvaluationResult, ReportImage
 from detloom.components.evaluator.measurements import Measurements
 from detloom.components.evaluator.report.render_page import format_page
@@ -252,14 +252,15 @@ def _json_text(value: Any) -> str:
 
 def metric_properties(evaluation: EvaluationResult) -> dict[str, float]:
     """Return numbers by name for a `system.Metrics` artifact, without unmeasured ones and rare classes."""
-    coco = evaluation.candidate.coco
-    numbers = {name: coco.value_of(name) for name in METRIC_NAMES if coco.explain(name) is None}
-    masks, keypoints = evaluation.candidate.masks, evaluation.candidate.keypoints
-    if masks is not None:
-        numbers |= {f"{MASK}{name}": masks.value_of(name) for name in METRIC_NAMES if masks.explain(name) is None}
-    if keypoints is not None:
-        measured = [name for name in KEYPOINT_METRIC_NAMES if keypoints.explain(name) is None]
-        numbers |= {f"{KEYPOINT}{name}": keypoints.value_of(name) for name in measured}
+    candidate, numbers = evaluation.candidate, {}
+    coco = candidate.coco
+    for prefix, metrics, names in (
+        ("", coco, METRIC_NAMES),
+        (MASK, candidate.masks, METRIC_NAMES),
+        (KEYPOINT, candidate.keypoints, KEYPOINT_METRIC_NAMES),
+    ):
+        if metrics is not None:
+            numbers |= {f"{prefix}{name}": metrics.value_of(name) for name in names if metrics.explain(name) is None}
     shown = sorted(coco.per_class, key=lambda row: -row.num_boxes)[:_MAX_UI_CLASSES]
     numbers |= {f"AP/{row.name}": row.AP for row in shown if row.num_boxes}
     change = evaluation.comparison.ap_change
@@ -276,19 +277,17 @@ def confidence_metrics(measured: Measurements) -> list[dict[str, float]]:
 
     The field is defined for classification; here `falsePositiveRate` is the share of false positives among detections.
     """
-    num_true, num_false, scores, num_truth = _pooled(measured)
-    if not num_truth or not len(scores):
+    curve = measure_pooled_curve(measured.matches, IOU_50)
+    if not curve.num_truth or not len(curve.scores):
         return []
-    rows = np.unique(np.linspace(0, len(scores) - 1, _MAX_UI_POINTS).astype(int))
-    return [
-        {
-            "confidenceThreshold": float(scores[row]),
-            "recall": float(num_true[row] / num_truth),
-            "precision": float(num_true[row] / (num_true[row] + num_false[row])),
-            "falsePositiveRate": float(num_false[row] / (num_true[row] + num_false[row])),
-        }
-        for row in rows
-    ]
+    rows = np.unique(np.linspace(0, len(curve.scores) - 1, _MAX_UI_POINTS).astype(int))
+    columns = {
+        "confidenceThreshold": curve.scores[rows],
+        "recall": curve.recall[rows],
+        "precision": curve.precision[rows],
+        "falsePositiveRate": curve.num_false[rows] / (curve.num_true[rows] + curve.num_false[rows]),
+    }
+    return [dict(zip(columns, map(float, values), strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
 def confusion_matrix(measured: Measurements) -> dict[str, object]:
@@ -302,13 +301,3 @@ def confusion_matrix(measured: Measurements) -> dict[str, object]:
         "annotationSpecs": [{"displayName": names[k]} for k in shown],
         "rows": [{"row": list(map(float, row))} for row in counts[np.ix_(shown, shown)].tolist()],
     }
-
-
-def _pooled(measured: Measurements) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
-    """Return cumulative true and false positives over all classes by descending score, the scores, and the objects."""
-    curves = [measure_curve(measured.matches, k, IOU_50) for k in range(measured.matches.num_classes)]
-    scores = np.concatenate([np.zeros(0), *(curve.scores for curve in curves)])
-    true = np.concatenate([np.zeros(0), *(np.diff(curve.num_true, prepend=0) for curve in curves)])
-    false = np.concatenate([np.zeros(0), *(np.diff(curve.num_false, prepend=0) for curve in curves)])
-    order = np.argsort(-scores, kind="stable")
-    return np.cumsum(true[order]), np.cumsum(false[order]), scores[order], sum(curve.num_truth for curve in curves)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from detloom.components.evaluator.evaluation_result import EvaluationResult
 from detloom.components.evaluator.measurements import Measurements
-from detloom.components.evaluator.report.table_cells import Json, change_of, columns_of, name_cell, number_cell
+from detloom.components.evaluator.report.page_parts import Json, change_of, columns_of, name_cell, number_cell
 from detloom.components.pages.formats import format_count, format_signed
 from detloom.trainer_module.evaluation.matches import IOU_50, Matches
 

@@ -3,11 +3,12 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from detloom.components.evaluator.evaluation_result import EvaluationResult, ModelCosts
-from detloom.components.evaluator.report.table_cells import Json
-from detloom.components.evaluator.report.verdict_and_gates import NOTHING, VERDICT_TEXTS, format_mib
+from detloom.components.evaluator.evaluation_result import EvaluationResult
+from detloom.components.evaluator.gates import NO_COSTS, ModelCosts
+from detloom.components.evaluator.report.page_parts import Json
+from detloom.components.evaluator.report.verdict_and_gates import NOTHING, format_mib
 from detloom.components.pages.charts import PAGE_LOOK, Line, format_svg
-from detloom.components.pages.formats import format_count, format_share_digits
+from detloom.components.pages.formats import VERDICT_TEXTS, format_count, format_share_digits
 
 _MAX_TRAINING_CHARTS = 24
 
@@ -53,7 +54,7 @@ def health_rows(data_health: Iterable[tuple[str, str, str]]) -> list[Json]:
 def cost_rows(evaluation: EvaluationResult) -> list[Json]:
     """Return rows with latency and size of the models; empty if nothing was measured."""
     models = (("Candidate", evaluation.candidate_costs), ("Baseline", evaluation.baseline_costs))
-    return [_cost_row(name, costs) for name, costs in models if costs != ModelCosts()]
+    return [_cost_row(name, costs) for name, costs in models if costs != NO_COSTS]
 
 
 def _cost_row(name: str, costs: ModelCosts) -> Json:

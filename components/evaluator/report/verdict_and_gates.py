@@ -5,21 +5,13 @@ from collections.abc import Iterable
 from detloom.components.evaluator.blessing import BlessingDecision
 from detloom.components.evaluator.evaluation_result import EvaluationResult
 from detloom.components.evaluator.gates import Gate, capitalize
-from detloom.components.evaluator.report.table_cells import Json, format_interval, measured
-from detloom.components.pages.formats import format_count, format_number, format_signed, shorten
+from detloom.components.evaluator.report.page_parts import Json, format_interval, measured
+from detloom.components.pages.formats import VERDICT_TEXTS, format_count, format_number, format_signed, shorten
 from detloom.schemas.run_file.gates import Override
 
 NOTHING = "–"
 _MIB = 2**20
 _DIGITS_APART = 6  # used if two numbers are equal to three decimals
-VERDICT_TEXTS = {
-    "passed": "✓ passed",
-    "warned": "! warned",
-    "failed": "✗ failed",
-    "off": "off",
-    "skipped": "– skipped",
-    "waived": "✗ waived",
-}
 _DIFFERENCE_TEXTS = {
     "none": "not significant",
     "better": "significantly better",

@@ -4,7 +4,7 @@ import pytest
 
 from detloom.components.dataset_validator.statistics import collect_statistics
 from detloom.components.dataset_validator.statistics.collect_statistics import read_shard
-from detloom.components.dataset_validator.statistics.collected import Collected
+from detloom.components.dataset_validator.statistics.pass_result import PassResult
 
 
 @pytest.fixture
@@ -15,7 +15,7 @@ def with_beam():
 @pytest.fixture(autouse=True)
 def _read_shards_in_process(request, monkeypatch):
     def run_pass(shards, known_ids, settings, scratch, make_pipeline):
-        merged = Collected()
+        merged = PassResult()
         for split, path in shards:
             merged.merge(read_shard(split, path, known_ids, settings))
         return merged

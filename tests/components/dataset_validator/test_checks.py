@@ -25,6 +25,7 @@ MODEL = ModelInput(
     max_boxes=3,
 )
 VALID = ((0.1, 0.1, 0.6, 0.6), 1), ((0.2, 0.2, 0.9, 0.9), 2)
+SSD_MODEL = dataclasses.replace(MODEL, anchor_generator=SsdAnchorGenerator(aspect_ratios=(1.0,)))
 TINY = ((0.5, 0.5, 0.52, 0.9), 1)  # 2 px high
 NO_DUPLICATES = {"across_by_split": {}, "within_by_split": {}, "groups": [], "is_complete": True}
 ANCHORS = {"num_boxes": 4, "recall_at_50": 0.75, "mean_best_iou": 0.6}
@@ -53,20 +54,15 @@ def run(statistics, *, checks=None, exact=None, near=None, drift=None, anchors=N
         statistics=statistics,
         label_map=LABEL_MAP,
         params=DatasetValidatorParams(checks=DataChecks(**changed), model_input=model, **params),
-        exact=exact,
-        near=near,
+        duplicates={"exact": exact, "near": near},
         drift=drift or describe_drift({}, "train", "no earlier span"),
         anchors=anchors,
     )
     return {result.check: result for result in run_checks(evidence)}
 
 
-def assert_contains(sentence, *parts):
-    assert [part for part in parts if part not in sentence] == [], sentence
-
-
 def test_good_data_pass_every_applicable_check():
-    statistics = {"train": make(*VALID), "eval": make(*VALID)}
+    statistics = {"train": GOOD, "eval": GOOD}
     results = run(
         statistics, exact=NO_DUPLICATES, near=NO_DUPLICATES, model=MODEL, anchors=ANCHORS | {"recall_at_50": 1.0}
     )
@@ -77,7 +73,7 @@ def test_good_data_pass_every_applicable_check():
 
 
 def test_checks_are_skipped_with_a_reason_if_their_input_is_missing():
-    results = run({"train": make(*VALID), "eval": make(*VALID)})
+    results = run({"train": GOOD, "eval": GOOD})
     for check in ("tiny_boxes", "huge_boxes", "crowded_images", "anchor_recall"):
         assert results[check].status == "skipped"
         assert "model" in results[check].sentence
@@ -85,90 +81,87 @@ def test_checks_are_skipped_with_a_reason_if_their_input_is_missing():
     assert "near_duplicates is off" in results["near_duplicates_within_split"].sentence
 
 
-def test_a_missing_split_fails():
-    result = run({"train": make(*VALID)})["examples_per_split"]
-    assert (result.status, result.value) == ("failed", 0)
-    assert_contains(result.sentence, "'train' has 1", "'eval' has 0", "at least 1")
+GOOD, EMPTY, ONLY_CATS = make(*VALID), make(), make(VALID[0])
+BAD_BOX = ((0.5, 0, 0.4, 1), 1)
+HALF_BAD = make(BAD_BOX, VALID[0])
+BAD = make(BAD_BOX, ((0, 0, 1.5, 1), 1), VALID[0])
+THREE_TO_ONE = make(*[VALID[0]] * 3, VALID[1])
+UNKNOWN = make(*VALID, ((0, 0, 1, 1), 9))
+FOUR_BOXES, TWICE = make(*VALID, *VALID), make(VALID[0], VALID[0])
 
 
-def test_a_count_equal_to_its_threshold_passes():
-    statistics = {"train": make(*VALID), "eval": make(*VALID)}
-    assert run(statistics, checks={"examples_per_split": {"threshold": 1.0}})["examples_per_split"].status == "passed"
-    assert run(statistics, checks={"examples_per_split": {"threshold": 2.0}})["examples_per_split"].status == "failed"
+def with_problem(method, **options):
+    statistics = make(*VALID)
+    getattr(statistics, method)("img_3", **options)
+    return statistics
 
 
-def test_invalid_boxes_fail_with_problems_share_and_first_records():
-    bad = make(((0.5, 0, 0.4, 1), 1), ((0, 0, 1.5, 1), 1), VALID[0], key="img_9")
-    result = run({"train": bad, "eval": make(*VALID)})["boxes"]
-    assert_contains(result.sentence, "2 of 5", "inverted 1", "outside 0 to 1 1", "40 %", "at most 0 %")
-    assert (result.status, result.value, result.record_keys) == ("failed", 0.4, ("train/img_9",))
+UNREADABLE, UNDECODABLE = with_problem("add_unreadable"), with_problem("add_undecodable", is_too_large=False)
+TOO_LARGE = with_problem("add_undecodable", is_too_large=True)
 
 
-def test_a_share_equal_to_its_threshold_passes():
-    bad = make(((0.5, 0, 0.4, 1), 1), VALID[0])
-    assert run({"train": bad, "eval": make()}, checks={"boxes": {"threshold": 0.5}})["boxes"].status == "passed"
-    assert run({"train": bad, "eval": make()}, checks={"boxes": {"threshold": 0.49}})["boxes"].status == "failed"
+def case(check, train, evaluation, status, value, *parts, threshold=None, severity=None, **options):
+    """A check's result for two splits (None: the split is missing); `parts` are in the sentence."""
+    settings = {"threshold": threshold, "severity": severity}
+    changes = {name: setting for name, setting in settings.items() if setting is not None}
+    splits = {name: part for name, part in (("train", train), ("eval", evaluation)) if part is not None}
+    return check, splits, {"checks": {check: changes}, **options}, status, value, parts
 
 
-def test_the_severity_selects_failure_warning_or_no_check():
-    statistics = {"train": make(((0.5, 0, 0.4, 1), 1)), "eval": make(*VALID)}
-    for severity, status in (("fail", "failed"), ("warn", "warned"), ("off", "off")):
-        assert run(statistics, checks={"boxes": {"severity": severity}})["boxes"].status == status
-    result = run(statistics, checks={"boxes": {"severity": "off"}})["boxes"]
-    assert (result.value, result.sentence, result.record_keys) == (None, "not checked", ())
+@pytest.mark.parametrize(
+    ("check", "splits", "options", "status", "value", "parts"),
+    [
+        case("examples_per_split", GOOD, None, "failed", 0, "'train' has 1", "'eval' has 0", "at least 1"),
+        case("examples_per_split", GOOD, GOOD, "passed", 1, threshold=1.0),
+        case("examples_per_split", GOOD, GOOD, "failed", 1, threshold=2.0),
+        case("boxes", BAD, GOOD, "failed", 0.4, "2 of 5", "inverted 1", "outside 0 to 1 1", "40 %", "at most 0 %"),
+        case("boxes", HALF_BAD, EMPTY, "passed", 0.5, threshold=0.5),
+        case("boxes", HALF_BAD, EMPTY, "failed", 0.5, threshold=0.49),
+        case("boxes", HALF_BAD, EMPTY, "warned", 0.5, severity="warn"),
+        case("boxes", HALF_BAD, EMPTY, "off", None, "not checked", severity="off"),
+        case("class_ids", UNKNOWN, GOOD, "failed", 0.2, "1 of 5", ": 9: 20 %", "at most 0 %"),
+        case("records", UNREADABLE, GOOD, "failed", 1 / 3, "1 of 3", "33.3 %", "at most 0 %"),
+        # A split without any label only warns: the labels of a test set may be withheld.
+        case("boxes_in_splits", GOOD, EMPTY, "warned", 0, "'train' has 2", "'eval' has 0", "at least 1"),
+        case("boxes_in_splits", EMPTY, GOOD, "failed", 0),
+        case("boxes_in_splits", GOOD, ONLY_CATS, "failed", 1, threshold=2.0),
+        case("boxes_in_splits", GOOD, None, "failed", 0),
+        case("undecodable_images", UNDECODABLE, GOOD, "failed", 0.5, "1 of 2", "50 %", "at most 0 %"),
+        case("undecodable_images", TOO_LARGE, GOOD, "passed", 0),
+        case("classes_in_train", ONLY_CATS, GOOD, "warned", 0, "1 of 2", "'train'", "'dog' 0", "at least 1"),
+        case("classes_in_splits", GOOD, ONLY_CATS, "warned", 0, "1 of 2", "'eval/dog' 0", "at least 1"),
+        case("classes_in_splits", ONLY_CATS, ONLY_CATS, "passed", 1),  # an untrained class may be missing
+        case(
+            "class_balance", make(*[VALID[0]] * 3, VALID[1]), GOOD, "warned", 3, "'cat' 3 boxes, 'dog' 1", threshold=2
+        ),
+        case("class_balance", ONLY_CATS, GOOD, "skipped", None, "fewer than two classes"),
+        case("empty_images", make(into=make(into=make(*VALID))), EMPTY, "warned", 2 / 3, "2 of 3", "at most 50 %"),
+        case("crowded_images", FOUR_BOXES, GOOD, "warned", 1, "1 of 1", "'train'", "more than 3 boxes", model=MODEL),
+        # The worst split counts.
+        case("tiny_boxes", FOUR_BOXES, make(TINY, *VALID), "warned", 1 / 3, "1 of 3 in split 'eval'", model=MODEL),
+        case("overlapping_boxes", TWICE, GOOD, "warned", 0.5),
+        case("anchor_recall", GOOD, GOOD, "warned", 0.75, "75 % of 4 boxes", "0.60", model=MODEL, anchors=ANCHORS),
+        case("anchor_recall", GOOD, GOOD, "skipped", None, "SsdAnchorGenerator", model=SSD_MODEL),
+    ],
+)
+def test_a_check_reports_status_value_and_numbers(check, splits, options, status, value, parts):
+    result = run(splits, **options)[check]
+    assert (result.status, result.value) == (status, value if value is None else pytest.approx(value))
+    assert [part for part in parts if part not in result.sentence] == [], result.sentence
 
 
-def test_unknown_class_ids_fail_with_the_ids():
-    result = run({"train": make(*VALID, ((0, 0, 1, 1), 9)), "eval": make(*VALID)})["class_ids"]
-    assert_contains(result.sentence, "1 of 5", ": 9: 20 %", "at most 0 %")
-    assert (result.status, result.record_keys) == ("failed", ("train/img_7",))
-
-
-def test_unreadable_records_fail_with_their_keys():
-    broken = make(*VALID)
-    broken.add_unreadable("img_3")
-    result = run({"train": broken, "eval": make(*VALID)})["records"]
-    assert_contains(result.sentence, "1 of 3", "33.3 %", "at most 0 %")
-    assert result.record_keys == ("train/img_3",)
-
-
-def test_a_split_without_any_label_only_warns():
-    result = run({"train": make(*VALID), "eval": make()})["boxes_in_splits"]
-    assert result.status == "warned"
-    assert_contains(result.sentence, "'train' has 2", "'eval' has 0", "at least 1")
-
-
-def test_a_training_split_without_any_label_fails():
-    assert run({"train": make(), "eval": make(*VALID)})["boxes_in_splits"].status == "failed"
-
-
-def test_a_split_with_some_labels_but_too_few_fails():
-    checks = {"boxes_in_splits": {"threshold": 2.0}}
-    assert run({"train": make(*VALID), "eval": make(VALID[0])}, checks=checks)["boxes_in_splits"].status == "failed"
-
-
-def test_a_split_without_examples_fails():
-    assert run({"train": make(*VALID)})["boxes_in_splits"].status == "failed"
-
-
-def test_images_that_cannot_be_decoded_fail_with_their_keys():
-    train = make(*VALID)
-    train.add_undecodable("img_7", is_too_large=False)
-    result = run({"train": train, "eval": make(*VALID)})["undecodable_images"]
-    assert_contains(result.sentence, "1 of 2", "50 %", "at most 0 %")
-    assert (result.status, result.record_keys) == ("failed", ("train/img_7",))
-
-
-def test_an_image_that_is_too_large_is_not_counted_as_undecodable():
-    train = make(*VALID)
-    train.add_undecodable("img_7", is_too_large=True)
-    assert run({"train": train, "eval": make(*VALID)})["undecodable_images"].value == 0
+def test_failed_and_warned_checks_name_the_affected_records():
+    bad = make(BAD_BOX, TINY, key="img_9")
+    results = run({"train": make(*VALID), "eval": bad}, model=MODEL)
+    assert (results["boxes"].record_keys, results["tiny_boxes"].record_keys) == (("eval/img_9",), ("eval/img_9",))
+    checks = {"boxes": {"threshold": 1.0}}
+    assert run({"train": make(*VALID), "eval": bad}, checks=checks)["boxes"].record_keys == ()
 
 
 def test_damaged_shards_fail_for_any_threshold():
     train = make(*VALID)
     train.num_damaged_shards = 1
-    result = run({"train": train, "eval": make(*VALID)}, checks={"records": {"threshold": 1.0}})["records"]
+    result = run({"train": train, "eval": GOOD}, checks={"records": {"threshold": 1.0}})["records"]
     assert (result.status, result.value) == ("failed", 0.0)
     assert "split 'train': 1 shards are damaged" in result.sentence
 
@@ -177,55 +170,7 @@ def test_a_value_close_to_the_threshold_is_formatted_differently():
     assert format_apart(0.17612 / 100, 0.176 / 100, "share") == ("0.1761 %", "0.176 %")
     assert format_apart(0.1004, 0.1, "distance") == ("0.1004", "0.1")
     assert format_apart(0.25, 0.25, "share") == ("25 %", "25 %")
-
-
-def test_a_class_without_training_boxes_is_named():
-    result = run({"train": make(VALID[0]), "eval": make(*VALID)})["classes_in_train"]
-    assert (result.status, result.value) == ("warned", 0)
-    assert_contains(result.sentence, "1 of 2", "'train'", "'dog' 0", "at least 1")
-
-
-def test_a_class_missing_from_an_evaluation_split_is_named():
-    result = run({"train": make(*VALID), "eval": make(VALID[0])})["classes_in_splits"]
-    assert result.status == "warned"
-    assert_contains(result.sentence, "1 of 2", "'eval/dog' 0", "at least 1")
-
-
-def test_an_untrained_class_may_be_missing_from_evaluation_splits():
-    assert run({"train": make(VALID[0]), "eval": make(VALID[0])})["classes_in_splits"].status == "passed"
-
-
-def test_imbalance_is_the_ratio_of_most_to_fewest_boxes():
-    train = make(VALID[0], VALID[0], VALID[0], VALID[1])
-    result = run({"train": train, "eval": make(*VALID)}, checks={"class_balance": {"threshold": 2.0}})["class_balance"]
-    assert (result.status, result.value) == ("warned", 3.0)
-    assert_contains(result.sentence, "3 times", "'cat' 3 boxes, 'dog' 1", "at most 2")
-
-
-def test_empty_images_are_measured_in_the_training_split():
-    train = make(into=make(into=make(*VALID)))
-    result = run({"train": train, "eval": make()})["empty_images"]
-    assert_contains(result.sentence, "2 of 3", "'train'", "66.7 %", "at most 50 %")
-
-
-def test_an_image_with_too_many_boxes_for_training_is_found():
-    train = make(*VALID, *VALID, key="full")
-    result = run({"train": train, "eval": make(*VALID)}, model=MODEL)["crowded_images"]
-    assert_contains(result.sentence, "1 of 1", "'train'", "more than 3 boxes", "100 %", "at most 0 %")
-    assert result.record_keys == ("train/full",)
-
-
-def test_the_worst_split_determines_the_share_of_tiny_boxes():
-    statistics = {"train": make(*VALID, *VALID), "eval": make(TINY, *VALID, key="small")}
-    result = run(statistics, model=MODEL)["tiny_boxes"]
-    assert result.value == pytest.approx(1 / 3)
-    assert_contains(result.sentence, "below 4 px", "1 of 3 in split 'eval' (33.3 %)", "at most 5 %")
-    assert result.record_keys == ("eval/small",)
-
-
-def test_duplicate_boxes_are_a_share():
-    result = run({"train": make(VALID[0], VALID[0]), "eval": make(*VALID)})["overlapping_boxes"]
-    assert (result.status, result.value) == ("warned", 0.5)
+    assert format_apart(None, 0.25, "share") == ("–", "25 %")
 
 
 def test_leakage_fails_with_the_records_of_the_other_split():
@@ -234,17 +179,20 @@ def test_leakage_fails_with_the_records_of_the_other_split():
         "members": [{"split": "train", "record_key": "a"}, {"split": "eval", "record_key": "b"}],
     }
     leaked = NO_DUPLICATES | {"across_by_split": {"eval": 1}, "groups": [group]}
-    result = run({"train": make(*VALID), "eval": make(*VALID)}, exact=leaked)["exact_duplicates"]
-    assert_contains(result.sentence, "'train'", "1 of 1 in split 'eval' (100 %)", "at most 0 %", "data.split_by_ratio")
+    result = run({"train": GOOD, "eval": GOOD}, exact=leaked)["exact_duplicates"]
+    assert all(
+        part in result.sentence
+        for part in ("'train'", "1 of 1 in split 'eval' (100 %)", "at most 0 %", "data.split_by_ratio")
+    )
     assert (result.status, result.record_keys) == ("failed", ("eval/b",))
-    passed = run({"train": make(*VALID), "eval": make(*VALID)}, exact=NO_DUPLICATES)["exact_duplicates"]
+    passed = run({"train": GOOD, "eval": GOOD}, exact=NO_DUPLICATES)["exact_duplicates"]
     assert (passed.status, "data.split_by_ratio" in passed.sentence) == ("passed", False)
 
 
 @pytest.mark.parametrize("is_complete", [True, False])
 def test_a_number_of_duplicates_that_is_a_lower_bound_is_described_as_one(is_complete):
     near = NO_DUPLICATES | {"is_complete": is_complete}
-    results = run({"train": make(*VALID), "eval": make(*VALID)}, near=near)
+    results = run({"train": GOOD, "eval": GOOD}, near=near)
     for name in ("near_duplicates", "near_duplicates_within_split"):
         assert (results[name].status, "not all pairs" in results[name].sentence) == ("passed", not is_complete)
 
@@ -265,29 +213,18 @@ def test_leakage_is_skipped_for_a_single_split():
 def test_drift_names_distance_chance_span_and_threshold():
     compared = {"class_distance": 0.25, "class_chance": 0.01, "size_distance": 0.05, "size_chance": 0.02}
     drift = {"previous_span": 3, "reason": "", "splits": {"train": compared}}
-    results = run({"train": make(*VALID), "eval": make(*VALID)}, drift=drift)
-    assert_contains(results["class_drift"].sentence, "'train'", "0.250", "span 3", "0.010", "at most 0.100")
+    results = run({"train": GOOD, "eval": GOOD}, drift=drift)
+    assert all(
+        part in results["class_drift"].sentence for part in ("'train'", "0.250", "span 3", "0.010", "at most 0.100")
+    )
     assert (results["class_drift"].status, results["size_drift"].status) == ("warned", "passed")
-
-
-def test_low_anchor_recall_warns():
-    result = run({"train": make(*VALID), "eval": make(*VALID)}, model=MODEL, anchors=ANCHORS)["anchor_recall"]
-    assert result.status == "warned"
-    assert_contains(result.sentence, "75 % of 4 boxes", "'train'", "0.60", "at least 80 %")
-
-
-def test_unsupported_anchors_are_skipped():
-    model = dataclasses.replace(MODEL, anchor_generator=SsdAnchorGenerator(aspect_ratios=(1.0,)))
-    result = run({"train": make(*VALID), "eval": make(*VALID)}, model=model)["anchor_recall"]
-    assert result.status == "skipped"
-    assert "SsdAnchorGenerator" in result.sentence
 
 
 def test_the_verdict_names_what_failed_and_what_warned():
     bad = make(((0.5, 0, 0.4, 1), 1))
     verdict, sentence = summarize(list(run({"train": bad, "eval": make(*VALID)}).values()))
     assert verdict == "failed"
-    assert_contains(sentence, "21 checks", "1 failed (boxes)", "1 warned (classes_in_train)")
+    assert all(part in sentence for part in ("21 checks", "1 failed (boxes)", "1 warned (classes_in_train)"))
 
 
 def test_parameters_survive_the_round_trip_through_properties():

@@ -66,16 +66,12 @@ def test_the_constructor_declares_inputs_and_outputs():
         "page": PageForUi,
         "metrics": MetricsForUi,
     }
+    assert "previous_report" not in component.inputs
+    with_report = DatasetValidator(Channel(type=standard_artifacts.Examples), Channel(type=DatasetReport))
+    assert "previous_report" in with_report.inputs
     params = DatasetValidatorParams.from_properties(component.exec_properties)
     assert arguments_of(params) == arguments_of(DatasetValidatorParams(checks=checks))
     assert pickle.loads(pickle.dumps(DatasetValidatorExecutor)) is DatasetValidatorExecutor
-
-
-def test_an_earlier_report_is_optional():
-    examples = Channel(type=standard_artifacts.Examples)
-    assert "previous_report" not in DatasetValidator(examples).inputs
-    component = DatasetValidator(examples, Channel(type=DatasetReport))
-    assert "previous_report" in component.inputs
 
 
 def test_examples_without_a_label_map_are_checked_with_that_of_the_parameter(artifacts, tmp_path):
@@ -115,24 +111,26 @@ def test_the_executor_path_is_stable():
     assert DatasetValidator.EXECUTOR_SPEC.class_path == path
 
 
-def test_artifact_type_names_match_the_user_interfaces():
-    assert (MetricsForUi.TYPE_NAME, PageForUi.TYPE_NAME) == ("system.Metrics", "system.HTML")
-
-
-def test_do_writes_json_and_a_self_contained_page(artifacts, with_beam):
+def test_do_writes_the_report_with_its_span_the_page_and_the_metrics(artifacts):
     # The synthetic images are near-duplicates.
-    folder = run(
-        artifacts,
-        DatasetValidatorParams(checks=DataChecks(near_duplicates=NearDuplicateCheck(severity="off", threshold=0.01))),
-    )
+    checks = DataChecks(near_duplicates=NearDuplicateCheck(severity="off", threshold=0.01))
+    folder = run(artifacts, DatasetValidatorParams(checks=checks))
     assert sorted(path.name for path in folder.iterdir()) == ["report.html", "report.json"]
     report = json.loads((folder / "report.json").read_text())
     assert (report["verdict"], report["span"]) == ("passed", 7)
+    assert artifacts[1]["report"][0].get_int_custom_property("span") == 7
     assert [check["check"] for check in report["checks"]] == list(CHECK_NAMES)
     assert report["splits"]["train"]["boxes_by_class"] == {"<cat>": 1, "dog": 1}
     page = (folder / "report.html").read_text()
     assert "prefers-color-scheme: dark" in page
     assert not re.search(r"https?://|<script[^>]|<link|@import|src=[\"'](?!data:)", page)
+    assert "&lt;cat&gt;" in page
+    assert "<cat>" not in page
+    copy, metrics = Path(artifacts[1]["page"][0].uri), artifacts[1]["metrics"][0]
+    assert {path.name: path.read_text() for path in copy.iterdir()} == {"report.html": page}
+    assert metrics.get_float_custom_property("train_examples") == 2.0
+    assert metrics.get_float_custom_property("check_boxes") == 0.0
+    assert metrics.get_float_custom_property("checks_failed") == 0.0
 
 
 def test_artifacts_at_addresses_give_the_same_report(artifacts, ram_folder, with_beam):
@@ -152,41 +150,24 @@ def test_artifacts_at_addresses_give_the_same_report(artifacts, ram_folder, with
     assert sorted(tf.io.gfile.listdir(f"{ram_folder}/report")) == ["report.html", "report.json"]
 
 
-def test_the_report_has_the_span_as_a_property(artifacts):
-    run(artifacts)
-    assert artifacts[1]["report"][0].get_int_custom_property("span") == 7
-
-
-def test_do_writes_the_page_and_metrics_artifacts(artifacts):
-    folder = run(artifacts)
-    page, metrics = Path(artifacts[1]["page"][0].uri), artifacts[1]["metrics"][0]
-    assert [path.name for path in page.iterdir()] == ["report.html"]
-    assert (page / "report.html").read_bytes() == (folder / "report.html").read_bytes()
-    assert metrics.get_float_custom_property("train_examples") == 2.0
-    assert metrics.get_float_custom_property("check_boxes") == 0.0
-    assert metrics.get_float_custom_property("checks_failed") == 0.0
+def drift_of(artifacts, params=None, **inputs):
+    return json.loads((run(artifacts, params, **inputs) / "report.json").read_text())["drift"]
 
 
 def test_drift_is_measured_against_the_earlier_report(artifacts, tmp_path):
-    folder = run(artifacts)
     earlier = DatasetReport()
     earlier.uri = str(tmp_path / "earlier")
-    folder.rename(earlier.uri)
-    report = json.loads((run(artifacts, previous_report=[earlier]) / "report.json").read_text())
-    assert report["drift"]["previous_span"] == 7
-    assert report["drift"]["splits"]["train"]["class_distance"] == 0.0
+    run(artifacts).rename(earlier.uri)
+    drift = drift_of(artifacts, previous_report=[earlier])
+    assert (drift["previous_span"], drift["splits"]["train"]["class_distance"]) == (7, 0.0)
 
 
 def test_without_a_resolver_the_earlier_report_comes_from_the_history(artifacts, tmp_path):
     params = DatasetValidatorParams(history=str(tmp_path / "history"))
-    assert DatasetValidatorParams.from_properties(params.to_properties()) == params
-    first = json.loads((run(artifacts, params) / "report.json").read_text())
-    assert first["drift"]["reason"] == "no earlier span"
-    again = json.loads((run(artifacts, params) / "report.json").read_text())
-    assert again["drift"]["reason"] == "no earlier span"  # the report of the same span does not count
+    for _ in range(2):  # the report of the same span does not count
+        assert drift_of(artifacts, params)["reason"] == "no earlier span"
     artifacts[0]["examples"][0].set_int_custom_property("span", 8)
-    second = json.loads((run(artifacts, params) / "report.json").read_text())
-    assert second["drift"]["previous_span"] == 7
+    assert drift_of(artifacts, params)["previous_span"] == 7
     assert len(list((tmp_path / "history").iterdir())) == 2
 
 
@@ -209,15 +190,8 @@ def test_a_history_that_cannot_be_written_does_not_hide_the_failure(artifacts, t
     assert f"{tmp_path}/history: " in caplog.text
 
 
-def test_names_from_the_data_are_escaped_on_the_page(artifacts):
-    page = (run(artifacts) / "report.html").read_text()
-    assert "&lt;cat&gt;" in page
-    assert "<cat>" not in page
-
-
 def test_a_failed_check_names_numbers_records_and_the_kept_report(artifacts, tmp_path, make_example, write_records):
-    path = Path(artifact_utils.get_split_uri(artifacts[0]["examples"], "train")) / "data_tfrecord-00000-of-00001"
-    write_records(path, [make_example([BOX, INVERTED], [1, 2], name="img_9")])
+    write_records(train_file(artifacts), [make_example([BOX, INVERTED], [1, 2], name="img_9")])
     kept = tmp_path / "validator/failed/report/2/report.html"
     with pytest.raises(InputError, match=rf"check boxes: 1 of 4 .*inverted 1.*25 %.*train/img_9.*{kept}"):
         run(artifacts)
@@ -226,15 +200,18 @@ def test_a_failed_check_names_numbers_records_and_the_kept_report(artifacts, tmp
 
 
 def test_a_warning_does_not_fail_the_node(artifacts, make_example, write_records):
-    path = Path(artifact_utils.get_split_uri(artifacts[0]["examples"], "train")) / "data_tfrecord-00000-of-00001"
-    write_records(path, [make_example([BOX], [1])])
+    write_records(train_file(artifacts), [make_example([BOX], [1])])
     report = json.loads((run(artifacts) / "report.json").read_text())
     assert report["verdict"] == "warned"
 
 
-def test_empty_splits_have_a_page(tmp_path):
-    patterns = {"train": f"{tmp_path}/train/*", "eval": f"{tmp_path}/eval/*"}
-    report = validate(patterns, LABEL_MAP, DatasetValidatorParams(), tmp_path / "out", test_pipeline.TestPipeline)
+@pytest.mark.reliability("torn file", "validate")
+@pytest.mark.parametrize("has_shard", [False, True])
+def test_a_report_is_written_if_nothing_can_be_read(tmp_path, has_shard):
+    (tmp_path / "shard").write_bytes(b"this is no TFRecord file")
+    shards = {"train": [str(tmp_path / "shard")] if has_shard else [], "eval": []}
+    report = validate(shards, LABEL_MAP, DatasetValidatorParams(), tmp_path / "out", test_pipeline.TestPipeline)
     assert report["verdict"] == "failed"
     assert "examples_per_split" in report["sentence"]
+    assert report["checks"][0]["record_keys"] == (["train/(damaged file train/shard)"] if has_shard else [])
     assert (tmp_path / "out/report.html").stat().st_size > 1000

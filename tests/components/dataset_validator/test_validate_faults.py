@@ -30,6 +30,7 @@ def read_visible(folder):
     return {name: data for name, data in read_files(folder).items() if not name.startswith(".")}
 
 
+@pytest.mark.slow  # forks of a process that has loaded TensorFlow
 @pytest.mark.reliability("kill", "validate")
 def test_killed_validation_leaves_complete_files_and_the_page_last(examples, tmp_path):
     report = validate_examples(examples, tmp_path / "whole")

@@ -6,8 +6,8 @@ import numpy as np
 
 from detloom.components.evaluator.baseline_comparison import compare
 from detloom.components.evaluator.blessing import decide
-from detloom.components.evaluator.evaluation_result import EvaluationResult, ModelCosts, ReportImage, ReportObject
-from detloom.components.evaluator.gates import GateEvidence, Latency
+from detloom.components.evaluator.evaluation_result import EvaluationResult, ReportImage, ReportObject
+from detloom.components.evaluator.gates import GateEvidence, Latency, ModelCosts
 from detloom.components.evaluator.measurements import Split, measure
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.run_file.evaluator import EvaluatorSettings, ImageSlices, ObjectSlices, SizeBin
@@ -64,16 +64,18 @@ def make_evaluation(
     candidate = measure(split, models[0], options)
     baseline = measure(split, models[1], options) if has_baseline else None
     comparison = compare(candidate, baseline, split.label_map, BaselineGate(num_resamples=100))
-    evidence = GateEvidence(candidate=candidate, baseline=baseline, ap_change=comparison.ap_change, latency=LATENCY)
+    costs = ModelCosts(latency=LATENCY, model_bytes=3 * 2**20)
+    evidence = GateEvidence(candidate=candidate, baseline=baseline, ap_change=comparison.ap_change, costs=costs)
     values = {
         "split": split,
         "file_names": [f"{image.image_id}.jpg" for image in split.ground_truth],
         "detections": models[0],
         "candidate": candidate,
         "baseline": baseline,
+        "baseline_detections": models[1] if has_baseline else (),
         "comparison": comparison,
         "decision": decide(evidence, gates, TODAY),
-        "candidate_costs": ModelCosts(latency=LATENCY, model_bytes=3 * 2**20),
+        "candidate_costs": costs,
         "lines": [("Split", "test: 3 images, 3 boxes")],
     }
     return EvaluationResult(**{**values, **more})

@@ -55,16 +55,8 @@ def test_features_of_an_image_are_read(tmp_path):
 def test_the_dataset_keeps_only_keys_that_evaluation_needs(tmp_path):
     row = {**BOX, "drop": True, "ignore": 1, "segmentation": [], "keypoints": [1, 2, 2], "num_keypoints": 1}
     dataset = read_truth(tmp_path, annotations=[row]).dataset
-    completed = {
-        **BOX,
-        "area": 5000,
-        "iscrowd": 0,
-        "difficult": 0,
-        "group_of": 0,
-        "keypoints": [1, 2, 2],
-        "num_keypoints": 1,
-    }
-    assert dataset["annotations"] == [completed]
+    points = {"keypoints": [1, 2, 2], "num_keypoints": 1}
+    assert dataset["annotations"] == [{**BOX, "area": 5000, "iscrowd": 0, "difficult": 0, "group_of": 0, **points}]
     assert dataset["images"] == [IMAGE]
 
 
@@ -180,9 +172,12 @@ def test_an_invalid_detection_is_refused_with_the_row(changes, message, tmp_path
         read_found(tmp_path, FOUND, {**FOUND, **changes})
 
 
-def test_a_results_row_without_box_mask_and_keypoints_is_refused(tmp_path):
+def test_a_results_row_without_shapes_and_an_annotation_file_for_a_results_file_are_refused(tmp_path):
     with pytest.raises(InputError, match=r"results\[0\]: .*'bbox', 'segmentation' and 'keypoints'"):
         read_found(tmp_path, {**FOUND, "bbox": []})
+    truth = read_truth(tmp_path)
+    with pytest.raises(InputError, match=r"truth\.json: got an object, allowed: .*a list"):
+        read_coco_detections(tmp_path / "truth.json", truth)
 
 
 @pytest.mark.reliability("hostile input", "evaluate")
@@ -248,9 +243,3 @@ def test_a_missing_file_and_a_folder_are_refused(tmp_path):
     for path in (tmp_path / "nowhere.json", tmp_path):
         with pytest.raises(InputError, match="cannot be read"):
             read_coco_ground_truth(path)
-
-
-def test_an_annotation_file_for_a_results_file_is_refused(tmp_path):
-    truth = read_truth(tmp_path)
-    with pytest.raises(InputError, match=r"truth\.json: got an object, allowed: .*a list"):
-        read_coco_detections(tmp_path / "truth.json", truth)

@@ -1,5 +1,8 @@
-"""Checks of `evaluate` before and after inference, which is replaced here; test_executor.py runs it."""
+"""`evaluate` before and after inference, which most tests replace; test_component.py runs all of it."""
 
+from dataclasses import replace
+
+import apache_beam as beam
 import numpy as np
 import pytest
 
@@ -8,32 +11,37 @@ from detloom.components.evaluator.evaluate_exported import EvaluationInputs, eva
 from detloom.components.evaluator.evaluation_result import EvaluatorParams
 from detloom.components.evaluator.image_record import ImageRecord
 from detloom.components.evaluator.record_table import RecordTable
+from detloom.components.evaluator.report.output_files import LOCK_FILE
+from detloom.components.storage.output_lock import hold_output
 from detloom.schemas.contracts import detections as names
 from detloom.schemas.contracts.label_map import LabelMap, format_label_map
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.evaluator import EvaluatorSettings
 from detloom.schemas.run_file.gates import BaselineGate, Gates, LatencyGate, MetricFloor
+from detloom.trainer_module.files.folder_lock import FolderBusyError
 
-QUICK = Gates(baseline=BaselineGate(num_resamples=100), latency=LatencyGate(num_images=1))
+QUICK = Gates(baseline=BaselineGate(num_resamples=100), latency=LatencyGate(num_images=0))
 RED_GREEN = LabelMap.from_names(["red", "green"])
 
 
 @pytest.fixture
 def run(tmp_path, write_split, five_examples, good_model_uri, monkeypatch):
-    """Run `evaluate` with the given records as the result of inference."""
+    """Run `evaluate` with the given records as the result of inference; None runs inference."""
     write_split(tmp_path / "examples", five_examples)
-    (tmp_path / "out").mkdir()
 
-    def call(records=(), model_dir=good_model_uri / "Format-Serving", baseline_dir=None, gates=QUICK):
-        monkeypatch.setattr(module, "run_inference", lambda *args, **kwargs: RecordTable.of(records))
+    def call(records=(), model_dir=good_model_uri / "Format-Serving", baseline_dir=None, gates=QUICK, **inputs):
+        if records is not None:
+            monkeypatch.setattr(module, "run_inference", lambda *args: RecordTable.of(records))
+        out = inputs.pop("out", tmp_path / "out")
         inputs = EvaluationInputs(
             candidate_dir=str(model_dir),
             baseline_dir=str(baseline_dir) if baseline_dir else None,
             examples_uris=[str(tmp_path / "examples")],
             shard_patterns=[str(tmp_path / "examples/Split-test/*")],
+            **inputs,
         )
-        params = EvaluatorParams(gates=gates, settings=EvaluatorSettings(num_images=0))
-        return evaluate(inputs, params, None, str(tmp_path / "out"))
+        params = EvaluatorParams(gates=gates, settings=EvaluatorSettings(num_images=0, batch_size=2))
+        return evaluate(inputs, params, lambda: beam.Pipeline(runner="DirectRunner"), str(out))
 
     return call
 
@@ -76,11 +84,18 @@ def test_a_baseline_with_unusable_outputs_is_not_compared(run, good_model_uri):
     assert evaluation.baseline is None
 
 
-def test_a_candidate_without_the_encoded_signature_is_not_blessed(run, copy_model, tmp_path):
+def test_a_candidate_without_the_encoded_signature_is_not_timed_and_not_blessed(run, copy_model, tmp_path):
     model_dir = copy_model(tmp_path / "half", without=(names.SIGNATURE_ENCODED,))
-    decision = run([make_record(candidate=1)], model_dir).decision
-    assert "'serving_encoded'" in decision.reason
-    assert not decision.blessed
+    evaluation = run([make_record(candidate=1)], model_dir, gates=replace(QUICK, latency=LatencyGate(num_images=1)))
+    assert "'serving_encoded'" in evaluation.decision.reason
+    assert not evaluation.decision.blessed
+    assert evaluation.candidate_costs.latency is None
+
+
+def test_a_model_that_could_not_be_converted_is_not_blessed(run, tmp_path):
+    (tmp_path / "problem.txt").write_text("The conversion crashed.")
+    decision = run([make_record(candidate=1)], tflite_dir=str(tmp_path)).decision
+    assert decision.sentence.startswith("Not blessed: The conversion crashed;")
 
 
 @pytest.mark.reliability("torn file", "evaluate")
@@ -95,22 +110,60 @@ def test_a_gate_on_an_unknown_class_is_refused_before_inference(run):
         run(gates=Gates(floors=(MetricFloor(metric="AP/gren", min=0.5),)))
 
 
-def test_a_baseline_that_cannot_be_timed_is_compared(copy_model, tmp_path):
-    model_dir = copy_model(tmp_path / "old", without=(names.SIGNATURE_ENCODED, names.SIGNATURE_IMAGES))
-    assert find_baseline_problem(model_dir) is None
-    assert not module._has_signature(str(model_dir), names.SIGNATURE_ENCODED)
-
-
-def test_a_baseline_with_different_classes_is_not_compared(copy_model, tmp_path):
-    model_dir = copy_model(tmp_path / "old", label_map=LabelMap.from_names(["red"]))
-    assert "(id 2: none before, green now)" in find_baseline_problem(model_dir)
-
-
-def test_a_baseline_without_files_is_not_compared(tmp_path):
+@pytest.mark.reliability("torn file", "evaluate")
+def test_a_baseline_that_cannot_be_compared_has_a_reason(copy_model, tmp_path):
+    half = copy_model(tmp_path / "half", without=(names.SIGNATURE_ENCODED, names.SIGNATURE_IMAGES))
+    other = copy_model(tmp_path / "other", label_map=LabelMap.from_names(["red"]))
+    damaged = copy_model(tmp_path / "damaged")
+    (damaged / "variables" / "variables.index").write_bytes(b"")
+    assert find_baseline_problem(half) is None  # the other signatures are only timed
+    assert "(id 2: none before, green now)" in find_baseline_problem(other)
+    assert "damaged" in find_baseline_problem(damaged)
     assert "gone" in find_baseline_problem(tmp_path / "gone")
 
 
 @pytest.mark.reliability("torn file", "evaluate")
-def test_a_baseline_with_damaged_weights_is_not_compared(copy_model, tmp_path):
-    (copy_model(tmp_path / "old") / "variables" / "variables.index").write_bytes(b"")
-    assert "old" in find_baseline_problem(tmp_path / "old")
+def test_damaged_shard_is_named_and_ends_the_evaluation_without_a_page(run, tmp_path):
+    shard = max((tmp_path / "examples/Split-test").iterdir())
+    shard.write_bytes(shard.read_bytes()[:-5])
+    with pytest.raises(InputError, match=f"{shard.name}: ") as caught:
+        run(records=None)
+    assert len(str(caught.value)) < 300
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.reliability("read-only", "evaluate")
+def test_read_only_output_is_refused_and_the_earlier_report_kept(run, disk):
+    (disk.folder / "report.html").write_text("earlier")
+    disk.make_read_only()
+    with pytest.raises(InputError, match="Read-only file system"):
+        run(out=disk.folder)
+    assert (disk.folder / "report.html").read_text() == "earlier"
+
+
+@pytest.mark.reliability("lost lease", "evaluate")
+def test_evaluation_that_lost_its_lock_writes_no_report(run, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+
+    def lose(*_):
+        (out / LOCK_FILE).unlink()
+        with hold_output(str(out), LOCK_FILE, "evaluation"):
+            return []
+
+    monkeypatch.setattr(module, "_draw_images", lose)
+    with pytest.raises(OSError, match=r"\.evaluate\.lock"):
+        run([make_record(candidate=1)])
+    assert list(out.iterdir()) == []
+
+
+@pytest.mark.reliability("concurrent runs", "evaluate")
+def test_second_evaluation_into_the_same_folder_is_refused_and_the_first_continues(run, tmp_path, monkeypatch):
+    """Without a lock, the second would delete the records of the first, which would then read those of the second."""
+
+    def run_second(*_):
+        with pytest.raises(FolderBusyError, match=r"/out: another evaluation .*process "):
+            run()
+        return RecordTable.of([make_record(candidate=1)])
+
+    monkeypatch.setattr(module, "run_inference", run_second)
+    assert pytest.approx(1.0) == run(records=None).candidate.coco.AP

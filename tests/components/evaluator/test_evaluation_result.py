@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from detloom.components.evaluator.evaluation_result import ModelCosts, assess, measure_model
-from detloom.components.evaluator.gates import Latency
+from detloom.components.evaluator.evaluation_result import assess, measure_model
+from detloom.components.evaluator.gates import Latency, ModelCosts
 from detloom.components.evaluator.measurements import Split
 from detloom.schemas.run_file.evaluator import EvaluatorSettings, ImageSlices
 from detloom.schemas.run_file.gates import BaselineGate, Gates, LatencyGate, MetricChange, Override
@@ -17,7 +17,7 @@ SETTINGS = EvaluatorSettings(image_slices=(ImageSlices(feature="camera"),))
 @pytest.fixture(scope="module")
 def models(make_good_split, label_map):
     """A split with a better and a worse model."""
-    truth, better, worse = make_good_split(0, 120)
+    truth, better, worse = make_good_split(0, 100)
     features = [{"camera": ("north" if number % 2 else "south",)} for number in range(len(truth))]
     split = Split(ground_truth=truth, features=features, label_map=label_map)
     return split, measure_model(split, better, SETTINGS), measure_model(split, worse, SETTINGS)
@@ -68,15 +68,15 @@ def test_costs_reach_the_gates(models):
 
 def test_an_override_is_valid_until_its_last_day(models):
     split, better, worse = models
-    override = Override(reason="New cameras need it.", by="Ada", until="2026-01-31")
-    day = datetime.date(2026, 1, 31)
-    gates = Gates(override=override)
-    assert evaluate(split, worse, better, gates, today=day).decision.blessed
+    gates = Gates(override=Override(reason="New cameras need it.", by="Ada", until="2026-01-31"))
+    assert evaluate(split, worse, better, gates, today=datetime.date(2026, 1, 31)).decision.blessed
     assert not evaluate(split, worse, better, gates).decision.blessed  # today is later
 
 
-def test_an_evaluation_of_detections_needs_neither_tensorflow_nor_beam():
+@pytest.mark.slow  # starts an interpreter
+def test_an_evaluation_of_detections_and_its_page_need_neither_tensorflow_nor_beam():
     code = "import sys, detloom.components.evaluator.evaluation_result as _\n"
+    code += "import detloom.components.evaluator.report.render_page as _\n"
     code += "print({'tensorflow', 'apache_beam'} & {*sys.modules})"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout == "set()\n"

@@ -5,8 +5,7 @@ import struct
 import apache_beam as beam
 import numpy as np
 import pytest
-from apache_beam.testing.test_pipeline import TestPipeline
-from apache_beam.testing.util import assert_that
+from apache_beam.options.pipeline_options import PipelineOptions
 from PIL import Image
 
 from detloom.components.evaluator.image_record import decode_record, encode_record
@@ -25,6 +24,8 @@ from detloom.schemas.errors import InputError
 from detloom.trainer_module.evaluation.matches import BY_CLASS, CLASS_AGNOSTIC, TRUE, match_boxes
 from detloom.trainer_module.files.tfrecord import mask_checksum
 
+MATCHING = Matching(LabelMap.from_names(["red", "green"]), [(0.0, 900.0)])
+
 
 def make_pipeline():
     return beam.Pipeline(runner="DirectRunner")
@@ -38,8 +39,8 @@ def make_threaded_pipeline():
 @pytest.fixture
 def run(tmp_path, good_model_uri):
     def call(split_dir, batch_size=2, pipeline=make_pipeline, model_dir=None):
-        paths = {"candidate": str(model_dir or good_model_uri / "Format-Serving")}
-        return run_inference(pipeline, [f"{split_dir}/*"], paths, batch_size, str(tmp_path / "work"))
+        step = DetectBatch({"candidate": str(model_dir or good_model_uri / "Format-Serving")}, batch_size)
+        return run_inference(pipeline, [f"{split_dir}/*"], step, str(tmp_path / "work"))
 
     return call
 
@@ -66,22 +67,24 @@ def as_values(records):
 
 
 @pytest.fixture(scope="module")
-def records(tmp_path_factory, write_split, five_examples, good_model_uri):
-    """Records of one Beam run over two shards with batches of two."""
+def records(tmp_path_factory, write_split, five_examples, good_model_uri, shifted_model_uri):
+    """Records of one Beam run with two models over two shards in batches of two, of which one is not full."""
     folder = tmp_path_factory.mktemp("inference")
-    split, paths = write_split(folder, five_examples), {"candidate": str(good_model_uri / "Format-Serving")}
-    found = run_inference(make_pipeline, [f"{split}/*"], paths, 2, str(folder / "work"))
+    uris = {"candidate": good_model_uri, "shifted": shifted_model_uri}
+    paths = {name: str(uri / "Format-Serving") for name, uri in uris.items()}
+    step = DetectBatch(paths, 2, matching=MATCHING)
+    found = run_inference(make_pipeline, [f"{write_split(folder, five_examples)}/*"], step, str(folder / "work"))
     assert not (folder / "work").exists()  # intermediate files are removed
     return found
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def detect(good_model_uri):
-    """Run the DoFn on one batch without a pipeline."""
+    """Run the DoFn on one batch of at most four without a pipeline."""
+    step = DetectBatch({"candidate": str(good_model_uri / "Format-Serving")}, 4)
+    step.setup()
 
-    def call(*examples, batch_size=4):
-        step = DetectBatch({"candidate": str(good_model_uri / "Format-Serving")}, batch_size)
-        step.setup()
+    def call(*examples):
         return [decode_record(row) for row in step.process([each.SerializeToString() for each in examples])]
 
     return call
@@ -98,14 +101,11 @@ def test_every_image_is_returned_once_with_truth_and_detections(records):
         assert found.scores.tolist() == pytest.approx(scores)
 
 
-def test_workers_match_boxes_as_the_evaluator_would(write_split, five_examples, shifted_model_uri, tmp_path):
-    split, paths = write_split(tmp_path, five_examples), {"candidate": str(shifted_model_uri / "Format-Serving")}
-    matching = Matching(LabelMap.from_names(["red", "green"]), [(0.0, 900.0)])
-    records = run_inference(make_pipeline, [f"{split}/*"], paths, 2, str(tmp_path / "work"), matching=matching)
-    found = records.take_matches("candidate")
-    assert records.take_matches("candidate") == {}
-    for prefix, class_ids, sizes in ((BY_CLASS, (1, 2), matching.sizes), (CLASS_AGNOSTIC, None, ())):
-        expected = match_boxes(records.truth, records.found["candidate"], class_ids, sizes)
+def test_workers_match_boxes_as_the_evaluator_would(records):
+    found = records.take_matches("shifted")
+    assert records.take_matches("shifted") == {}
+    for prefix, class_ids, sizes in ((BY_CLASS, (1, 2), MATCHING.sizes), (CLASS_AGNOSTIC, None, ())):
+        expected = match_boxes(records.truth, records.found["shifted"], class_ids, sizes)
         assert found[prefix].keys() == expected.keys()
         for name, values in expected.items():
             np.testing.assert_array_equal(found[prefix][name], values)
@@ -129,31 +129,26 @@ def test_results_do_not_depend_on_workers_shards_or_batch_size(records, run, wri
     assert as_values(run(split, batch_size=8, pipeline=make_threaded_pipeline)) == as_values(records)
 
 
-def test_a_partial_batch_is_padded_and_answered(good_model_uri, make_record):
-    batch = [[make_record("x", red=(0, 0, 30, 40)).SerializeToString()]]
-    step = DetectBatch({"candidate": str(good_model_uri / "Format-Serving")}, batch_size=4)
-
-    def check(rows):
-        (record,) = (decode_record(row) for row in rows)
-        assert record.source_id == "x"
-        assert record.detections(1, "candidate").boxes_yxyx_rel.shape == (1, 4)
-
-    with TestPipeline() as pipeline:
-        assert_that(pipeline | beam.Create(batch) | beam.ParDo(step), check)
+@pytest.mark.nightly
+def test_separate_worker_processes_give_the_same_records(
+    records, run, job_endpoint, worker_pool, tmp_path, write_split, five_examples
+):
+    """Uses the options of a Flink cluster, with Beam's Python job service instead of Flink's, which needs Java."""
+    workers = ["--environment_type=EXTERNAL", f"--environment_config={worker_pool}", "--parallelism=2"]
+    options = PipelineOptions(["--runner=PortableRunner", f"--job_endpoint={job_endpoint}", *workers])
+    there = run(write_split(tmp_path, five_examples), pipeline=lambda: beam.Pipeline(options=options))
+    assert as_values(there) == as_values(records)
 
 
 def test_the_dofn_can_be_pickled():
     step = pickle.loads(pickle.dumps(DetectBatch({"candidate": "/model"}, 4)))
-    assert step._paths_by_name == {"candidate": "/model"}
+    assert step.paths_by_name == {"candidate": "/model"}
 
 
-def test_a_split_without_files_is_refused_with_its_path(run, tmp_path):
+def test_a_split_without_files_or_examples_is_refused_with_its_path(run, tmp_path):
     (tmp_path / "Split-test").mkdir()
     with pytest.raises(InputError, match=r"Split-test: .*no files"):
         run(tmp_path / "Split-test")
-
-
-def test_a_split_without_examples_is_refused_with_its_path():
     with pytest.raises(InputError, match=r"Split-test: .*no examples"):
         _read_records([], "Split-test")
 
@@ -179,18 +174,12 @@ def test_duplicate_record_names_are_refused(detect, make_record):
         _read_records([record, record], "Split-test")
 
 
-def test_crowds_and_areas_are_read(make_record):
-    example = make_record("x", red=(0, 0, 9, 9), green=(9, 9, 20, 20), **{keys.IS_CROWD: [0, 1], keys.AREA: [5.0, 6.0]})
-    record = parse_record(example.SerializeToString())
-    assert record.truth["is_crowd"].tolist() == [False, True]
-    assert record.truth["area_px"].tolist() == [5.0, 6.0]
-
-
-def test_flags_of_voc_and_open_images_are_read(make_record):
-    flags = {keys.DIFFICULT: [0, 1], keys.GROUP_OF: [1, 0], keys.IMAGE_CLASS_ID: [1, 2]}
-    record = parse_record(make_record("x", red=(0, 0, 9, 9), green=(9, 9, 20, 20), **flags).SerializeToString())
-    truth = record.ground_truth(4)
+def test_flags_and_areas_are_read(make_record):
+    flags = {keys.DIFFICULT: [0, 1], keys.GROUP_OF: [1, 0], keys.IMAGE_CLASS_ID: [1, 2], keys.IS_CROWD: [0, 1]}
+    example = make_record("x", red=(0, 0, 9, 9), green=(9, 9, 20, 20), **flags, **{keys.AREA: [5.0, 6.0]})
+    truth = parse_record(example.SerializeToString()).ground_truth(4)
     assert (truth.is_difficult.tolist(), truth.is_group_of.tolist()) == ([False, True], [True, False])
+    assert (truth.is_crowd.tolist(), truth.area_px.tolist()) == ([False, True], [5.0, 6.0])
     assert truth.verified_class_ids == (1, 2)
 
 

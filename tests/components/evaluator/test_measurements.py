@@ -3,6 +3,7 @@ import math
 
 import pytest
 
+from detloom.components.evaluator.analysis.error_types import ErrorType
 from detloom.components.evaluator.baseline_comparison import compare
 from detloom.components.evaluator.measurements import Split, measure
 from detloom.components.evaluator.report.output_files import confidence_metrics, confusion_matrix
@@ -46,6 +47,9 @@ def test_a_metric_is_found_by_its_name(measured, make_split, label_map):
         ("APl", "", "no ground truth of this size"),
         ("APl/cat", "", "no ground truth of this class and size"),
         ("AP/cow", "", "no class 'cow'"),
+        ("mask_AP", "", "the model or the data have no masks"),
+        ("keypoint_AP", "", "the model or the data have no keypoints"),
+        ("mask_AP", "camera=north", "slices are measured on boxes only"),
         ("AP", "camera=west", "this split has no slice 'camera=west', only: camera=north, camera=south"),
     ],
 )
@@ -74,14 +78,7 @@ def test_class_agnostic_metrics_ignore_a_wrong_class(make_image, split_of):
 def test_measurements_are_plain_json(measured):
     values = json.loads(json.dumps(measured.to_dict(), allow_nan=False))
     assert values["coco"]["AP"] == measured.coco.AP
-    assert set(values["errors"]["cost_by_type"]) == {
-        "localization",
-        "classification",
-        "duplicate",
-        "background",
-        "both",
-        "missed",
-    }
+    assert set(values["errors"]["cost_by_type"]) == {kind.value for kind in ErrorType}
     assert "matches" not in values
     assert "per_class" not in values["slices"][0]["metrics"]
     assert [each["name"] for each in values["slices"]] == ["camera=north", "camera=south"]

@@ -32,7 +32,7 @@ def make_record(class_ids=(1,), found_ids=(1,), boxes=((0.0, 0.0, 1.0, 1.0),), s
 
 def test_objects_of_unknown_classes_are_refused_with_the_record():
     check_truth(RecordTable.of([make_record()]), CAT_DOG)
-    with pytest.raises(InputError, match=r"record 'a': got the class id 7, allowed: the 2 class ids \(1 to 2\)"):
+    with pytest.raises(InputError, match=r"record 'a': has the class id 7, .* the 2 class ids \(1 to 2\)"):
         check_truth(RecordTable.of([make_record(class_ids=(1, 7))]), CAT_DOG)
 
 
@@ -56,17 +56,7 @@ def make_found(boxes, scores):
     return ImageDetections(7, boxes, np.array(scores, np.float32), np.ones(len(boxes), int))
 
 
-@pytest.fixture
-def model_dir(good_model_uri):
-    return str(good_model_uri / "Format-Serving")
-
-
 GOOD = make_found([[0, 0, 0.5, 0.5], [0.1, 0.1, 1, 1.000001]], [0.9, 0.9])
-
-
-@pytest.mark.parametrize("found", [GOOD, make_found([], [])])
-def test_a_valid_model_fulfils_the_contract(model_dir, found):
-    assert find_contract_problem(model_dir, [found]) is None
 
 
 @pytest.mark.parametrize(
@@ -79,15 +69,16 @@ def test_a_valid_model_fulfils_the_contract(model_dir, found):
         (make_found([[0.5, 0, 0.4, 1]], [0.5]), "below its minimum"),
     ],
 )
-def test_invalid_detections_violate_the_contract(model_dir, found, problem):
-    sentence = find_contract_problem(model_dir, [GOOD, found])
+def test_invalid_detections_violate_the_contract(good_model_uri, found, problem):
+    folder = str(good_model_uri / "Format-Serving")
+    assert find_contract_problem(folder, [GOOD, make_found([], [])]) is None
+    sentence = find_contract_problem(folder, [GOOD, found])
     assert "image 7" in sentence
     assert problem in sentence
 
 
 def test_a_missing_signature_violates_the_contract(copy_model, tmp_path):
-    folder = copy_model(tmp_path / "half", without=(names.SIGNATURE_IMAGES,))
-    problem = find_contract_problem(str(folder), [])
+    problem = find_contract_problem(str(copy_model(tmp_path / "half", without=(names.SIGNATURE_IMAGES,))), [])
     assert "half: " in problem
     assert "'serving_default'" in problem
     assert not problem.endswith(".")

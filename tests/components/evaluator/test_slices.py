@@ -30,57 +30,35 @@ def split(pairs, *slices, features=FEATURES):
     return split_images([truth for truth, _ in pairs], features, slices)
 
 
-def test_images_are_sliced_by_a_feature(pairs):
-    assert split(pairs, ImageSlices(feature="image/camera")) == {
-        "image/camera=north": [0, 2],
-        "image/camera=south": [1],
-    }
-
-
-def test_images_with_several_values_or_none_are_in_several_slices_or_a_separate_one(pairs):
-    assert split(pairs, ImageSlices(feature="tags")) == {
-        "tags=(none)": [2],
-        "tags=dark": [0],
-        "tags=wet": [0, 1],
-    }
-
-
-def test_numbers_are_binned_in_order(pairs):
-    slices = split(pairs, ImageSlices(feature="image/hour", edges=(6, 12, 20)))
-    assert slices == {
-        "image/hour=6 to below 12": [0],
-        "image/hour=12 to below 20": [2],
-        "image/hour=20 or more": [1],
-    }
-    assert next(iter(slices)) == "image/hour=6 to below 12"
+@pytest.mark.parametrize(
+    ("slices", "members"),
+    [
+        (ImageSlices(feature="image/camera"), {"image/camera=north": [0, 2], "image/camera=south": [1]}),
+        # Images with several values are in several slices, those without one in a slice of their own.
+        (ImageSlices(feature="tags"), {"tags=(none)": [2], "tags=dark": [0], "tags=wet": [0, 1]}),
+        (
+            ImageSlices(feature="image/hour", edges=(6, 12, 20)),
+            {"image/hour=6 to below 12": [0], "image/hour=12 to below 20": [2], "image/hour=20 or more": [1]},
+        ),
+        (ImageSlices(by="num_boxes", edges=(2,)), {"num_boxes=below 2": [0, 1], "num_boxes=2 or more": [2]}),
+        (ImageSlices(by="aspect_ratio", edges=(1.2,)), {"aspect_ratio=below 1.2": [0, 1, 2]}),
+        (ImageSlices(by="short_side_px", edges=(50,)), {"short_side_px=50 or more": [0, 1, 2]}),
+    ],
+)
+def test_images_are_sliced_in_order(pairs, slices, members):
+    found = split(pairs, slices)
+    assert found == members
+    assert list(found) == list(members)
 
 
 def test_numbers_keep_all_their_digits(make_image):
     pairs = [make_image(number) for number in range(3)]
     features = [{"day": (20240101,)}, {"day": (20240131,)}, {"day": (0.1 + 0.2,)}]
-    assert list(split(pairs, ImageSlices(feature="day"), features=features)) == [
-        "day=0.30000000000000004",
-        "day=20240101",
-        "day=20240131",
-    ]
+    names = ["day=0.30000000000000004", "day=20240101", "day=20240131"]
+    assert list(split(pairs, ImageSlices(feature="day"), features=features)) == names
     edges = ImageSlices(feature="day", edges=(1, 20240101, 20240115))
-    assert list(split(pairs, edges, features=features)) == [
-        "day=below 1",
-        "day=20240101 to below 20240115",
-        "day=20240115 or more",
-    ]
-
-
-def test_images_are_sliced_by_the_number_of_boxes(pairs):
-    assert split(pairs, ImageSlices(by="num_boxes", edges=(2,))) == {
-        "num_boxes=below 2": [0, 1],
-        "num_boxes=2 or more": [2],
-    }
-
-
-def test_images_are_sliced_by_shape(pairs):
-    assert split(pairs, ImageSlices(by="aspect_ratio", edges=(1.2,)))["aspect_ratio=below 1.2"] == [0, 1, 2]
-    assert split(pairs, ImageSlices(by="short_side_px", edges=(50,)))["short_side_px=50 or more"] == [0, 1, 2]
+    names = ["day=below 1", "day=20240101 to below 20240115", "day=20240115 or more"]
+    assert list(split(pairs, edges, features=features)) == names
 
 
 def test_a_text_feature_with_edges_is_refused(pairs):

@@ -3,7 +3,9 @@
 Class 1 is "red", class 2 is "green". A red area has score 0.9, a green one 0.8.
 """
 
+import functools
 import json
+import tempfile
 from pathlib import Path
 
 import tensorflow as tf
@@ -84,6 +86,17 @@ class TinyDetector(tf.Module):
         return self.from_encoded(tf.io.parse_example(examples, feature)[example_keys.IMAGE_ENCODED])
 
 
+_ASSETS = tempfile.TemporaryDirectory()
+
+
+@functools.cache  # tracing takes longer than saving
+def _trace_detector(label_map: LabelMap, score_factor: float, has_shapes: bool) -> TinyDetector:
+    # `save` copies the label map into assets/ under its own name.
+    label_map_path = Path(tempfile.mkdtemp(dir=_ASSETS.name)) / names.ASSET_LABEL_MAP
+    write_label_map(label_map_path, label_map)
+    return TinyDetector(str(label_map_path), 0.0, score_factor, has_shapes)
+
+
 def write_tiny_detector(
     folder: Path,
     *,
@@ -95,9 +108,8 @@ def write_tiny_detector(
 ) -> Path:
     """Write the SavedModel into `folder` and return it."""
     folder.mkdir(parents=True, exist_ok=True)
-    label_map_path = folder.parent / names.ASSET_LABEL_MAP  # `save` copies it into assets/ under its own name
-    write_label_map(label_map_path, label_map)
-    model = TinyDetector(str(label_map_path), shift, score_factor, has_shapes)
+    model = _trace_detector(label_map, score_factor, has_shapes)
+    model.shift.assign(shift)
     functions = {
         names.SIGNATURE_IMAGES: model.from_images,
         names.SIGNATURE_ENCODED: model.from_encoded,

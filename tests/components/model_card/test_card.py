@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from detloom.components.evaluator.evaluation_result import ModelCosts
+from detloom.components.evaluator.gates import ModelCosts
 from detloom.components.model_card.card import CardInputs, ModelCardParams, build_card, write_card
 from detloom.components.model_card.read_files import reading_json
 from detloom.components.model_card.render import format_markdown

@@ -37,19 +37,12 @@ def test_a_band_is_a_polygon_along_its_upper_and_lower_edges():
     assert 'points="64.0,40.0 744.0,40.0 744.0,206.0 64.0,372.0"' in format_svg("title", "x", "y", [line])
 
 
-def test_names_are_escaped():
-    assert "a &lt; b" in format_svg("a < b", "x", "y", [Line(name="one", points=[(0, 1)])])
-
-
-def test_a_chart_without_lines_is_valid():
-    assert format_svg("title", "x", "y", []).endswith("</svg>\n")
-
-
-def test_a_chart_for_a_file_has_a_white_background_title_and_names():
-    svg = format_svg("the title", "x", "y", [Line(name="one", points=[(0, 1)])])
+def test_a_chart_for_a_file_has_a_white_background_escaped_title_and_names():
+    svg = format_svg("a < b", "x", "y", [Line(name="one", points=[(0, 1)])])
     assert 'fill="white"' in svg
-    assert ">the title</text>" in svg
+    assert ">a &lt; b</text>" in svg
     assert ">one</text>" in svg
+    assert format_svg("title", "x", "y", []).endswith("</svg>\n")
 
 
 def test_an_axis_covers_the_given_range():

@@ -66,29 +66,18 @@ def sorts_of(part):
     return [match and match[1] for match in found]
 
 
-def test_rows_keep_their_order_without_interaction(tables):
-    assert tables["nothing"] == (["img 10", "Zebra", "ant", "img 9"], [None, None])
-
-
-def test_a_click_sorts_by_value_with_missing_values_last(tables):
-    assert tables["numbers"] == (["img 10", "img 9", "ant", "Zebra"], [None, "ascending"])
-
-
-def test_a_second_click_reverses_the_rows_with_missing_values_last(tables):
-    assert tables["numbers_twice"] == (["ant", "img 9", "img 10", "Zebra"], [None, "descending"])
-
-
-def test_texts_are_sorted_naturally(tables):
-    assert tables["texts"] == (["ant", "img 9", "img 10", "Zebra"], ["ascending", None])
-
-
-def test_only_one_column_is_marked_as_sorted(tables):
-    assert tables["then_numbers"] == tables["numbers"]
-
-
-def test_enter_sorts_like_a_click_and_other_keys_do_nothing(tables):
-    assert tables["enter"] == tables["numbers"]
-    assert tables["other_key"] == tables["nothing"]
+@pytest.mark.parametrize(
+    ("actions", "rows", "sorts"),
+    [
+        (("nothing", "other_key"), ["img 10", "Zebra", "ant", "img 9"], [None, None]),
+        # Missing values are last; only one column is marked as sorted; Enter sorts like a click.
+        (("numbers", "then_numbers", "enter"), ["img 10", "img 9", "ant", "Zebra"], [None, "ascending"]),
+        (("numbers_twice",), ["ant", "img 9", "img 10", "Zebra"], [None, "descending"]),
+        (("texts",), ["ant", "img 9", "img 10", "Zebra"], ["ascending", None]),
+    ],
+)
+def test_tables_are_sorted_by_clicks_and_keys(tables, actions, rows, sorts):
+    assert [tables[action] for action in actions] == [(rows, sorts)] * len(actions)
 
 
 def test_the_browser_runs_only_the_page_s_own_script(dump_dom, tmp_path):

@@ -46,10 +46,6 @@ def test_a_row_shows_the_stored_image_and_its_versions(examples, tmp_path, confi
     assert captions(text)[1:] == ["version 1", "version 2"]
     assert re.fullmatch(r"stored: 64 × 64 px, [12] box(es)?", captions(text)[0])
     assert text.count("data:image/jpeg;base64,") == 3
-
-
-def test_the_page_names_the_augmentations_with_their_settings(examples, tmp_path, config):
-    text = write_augment_page(examples, tmp_path / "a.html", config, num_versions=1).read_text("utf-8")
     assert '<li>RandomHorizontalFlip <span class="soft">probability 0.5</span></li>' in text
 
 

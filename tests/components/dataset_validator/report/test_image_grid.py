@@ -1,5 +1,5 @@
 from detloom.components.dataset_validator.report.image_grid import Listed, grid_view
-from detloom.components.dataset_validator.report.views import DrawnImage
+from detloom.components.dataset_validator.report.page_parts import DrawnImage
 
 TITLES = {"boxes": "Invalid boxes"}
 

@@ -28,29 +28,28 @@ def captions(page):
     return re.findall(r"<figcaption>([^:]*):", page)
 
 
-def test_the_page_names_the_data_and_counts_it(examples, tmp_path):
-    page = write_inspect_page(examples, tmp_path / "page.html").read_text("utf-8")
+@pytest.fixture
+def write(examples, tmp_path):
+    """Write the page of the examples and return its text."""
+
+    def call(**options):
+        return write_inspect_page(examples, tmp_path / "page.html", **options).read_text("utf-8")
+
+    return call
+
+
+def test_the_page_counts_the_data_and_shows_images_of_each_split(write, tmp_path):
+    (tmp_path / "page.html").write_text("old")
+    page = write()
     assert "<h1>blood cells</h1>" in page
     assert "6 images with 8 boxes of 2 classes; splits: train, eval." in page
-
-
-def test_every_split_has_images(examples, tmp_path):
-    page = write_inspect_page(str(examples), tmp_path / "page.html").read_text("utf-8")
     assert len(captions(page)) == page.count("data:image/jpeg;base64,") == 6
+    assert [caption.partition("/")[0] for caption in captions(write(num_images=2))] == ["train", "eval"]
+    assert "3 images with 4 boxes of 2 classes; splits: eval." in write(split="eval")
 
 
-def test_the_number_of_images_is_limited(examples, tmp_path):
-    page = write_inspect_page(examples, tmp_path / "page.html", num_images=2).read_text("utf-8")
-    assert [caption.partition("/")[0] for caption in captions(page)] == ["train", "eval"]
-
-
-def test_one_split_can_be_selected(examples, tmp_path):
-    page = write_inspect_page(examples, tmp_path / "page.html", split="eval").read_text("utf-8")
-    assert "3 images with 4 boxes of 2 classes; splits: eval." in page
-
-
-def test_images_of_one_class_can_be_selected_and_names_are_escaped(examples, tmp_path):
-    page = write_inspect_page(examples, tmp_path / "page.html", class_name="<b>dog</b>").read_text("utf-8")
+def test_images_of_one_class_can_be_selected_and_names_are_escaped(write):
+    page = write(class_name="<b>dog</b>")
     assert captions(page) == ["train/train_dog", "eval/eval_dog"]
     assert "&lt;b&gt;dog&lt;/b&gt;" in page
     assert "<b>" not in page
@@ -62,49 +61,37 @@ def test_a_folder_as_output_gets_a_page(examples, tmp_path):
     assert page.is_file()
 
 
-def test_a_file_that_is_not_html_is_not_overwritten(examples, tmp_path):
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        ("notes.txt", r"notes\.txt: .*\.html"),
+        ("folder.html", r"folder\.html: .*folder"),
+        ("notes.txt/page.html", r"notes\.txt/page\.html"),
+    ],
+)
+def test_an_output_that_is_no_page_is_refused(examples, tmp_path, output, message):
     (tmp_path / "notes.txt").write_text("keep")
-    with pytest.raises(InputError, match=r"notes\.txt: .*\.html"):
-        write_inspect_page(examples, tmp_path / "notes.txt")
+    (tmp_path / "folder.html").mkdir()
+    with pytest.raises(InputError, match=message):
+        write_inspect_page(examples, tmp_path / output)
     assert (tmp_path / "notes.txt").read_text() == "keep"
 
 
-def test_an_existing_page_is_replaced(examples, tmp_path):
-    (tmp_path / "page.html").write_text("old")
-    assert "blood cells" in write_inspect_page(examples, tmp_path / "page.html").read_text("utf-8")
-
-
-def test_a_folder_with_the_name_of_the_page_is_refused(examples, tmp_path):
-    (tmp_path / "page.html").mkdir()
-    with pytest.raises(InputError, match=r"page\.html: .*folder"):
-        write_inspect_page(examples, tmp_path / "page.html")
-
-
-def test_a_page_inside_a_file_is_refused(examples, tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match=r"file/page\.html"):
-        write_inspect_page(examples, tmp_path / "file" / "page.html")
-
-
-def test_gzip_files_are_read(examples, tmp_path, make_example):
+def test_gzip_files_are_read(write, examples, make_example):
     path = examples / "Split-eval" / "data_tfrecord-00001-of-00002.gz"
     with tf.io.TFRecordWriter(str(path), options="GZIP") as writer:
         writer.write(make_example([BOX], name="zipped"))
-    page = write_inspect_page(examples, tmp_path / "page.html", split="eval").read_text("utf-8")
-    assert "eval/zipped" in captions(page)
+    assert "eval/zipped" in captions(write(split="eval"))
 
 
-def test_a_damaged_file_is_named_and_the_rest_shown(examples, tmp_path):
+def test_a_damaged_file_is_named_and_the_rest_shown(write, examples):
     path = examples / "Split-eval" / "data_tfrecord-00000-of-00001"
     path.write_bytes(path.read_bytes()[:-5])
-    page = write_inspect_page(examples, tmp_path / "page.html").read_text("utf-8")
-    assert "eval/data_tfrecord-00000-of-00001 is damaged" in page
+    (examples / "Split-test").mkdir()  # a split without records
+    page = write()
+    assert "damaged file eval/data_tfrecord-00000-of-00001: records after" in page
     assert "5 images" in page
-
-
-def test_a_split_without_records_is_accepted(examples, tmp_path):
-    (examples / "Split-test").mkdir()
-    assert "splits: train, eval, test." in write_inspect_page(examples, tmp_path / "p.html").read_text("utf-8")
+    assert "splits: train, eval, test." in page
 
 
 @pytest.mark.parametrize(
@@ -115,9 +102,9 @@ def test_a_split_without_records_is_accepted(examples, tmp_path):
         ({"num_images": 0}, "got 0, allowed: 1 to 200"),
     ],
 )
-def test_an_invalid_option_is_refused(examples, tmp_path, options, message):
+def test_an_invalid_option_is_refused(write, options, message):
     with pytest.raises(InputError, match=re.escape(message)):
-        write_inspect_page(examples, tmp_path / "page.html", **options)
+        write(**options)
 
 
 def test_a_folder_without_examples_is_refused(tmp_path):

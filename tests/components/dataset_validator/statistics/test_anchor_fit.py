@@ -7,11 +7,8 @@ import numpy as np
 import pytest
 
 from detloom.components.dataset_validator.statistics.anchor_fit import (
-    SAMPLE_SIZE,
     AnchorFit,
-    cluster_shapes,
     is_supported,
-    shape_iou,
     suggest_anchors,
 )
 from detloom.components.dataset_validator.statistics.model_input import best_anchor_iou
@@ -41,58 +38,38 @@ def fit_of(data):
     return fit
 
 
-def test_recall_and_mean_iou():
+def test_results_are_listed_by_class_size_and_iou():
     fit = fit_of([("img", np.array([ANCHOR, SMALL]), np.array([1, 2]))])
+    found = fit.to_dict(LABEL_MAP)
     assert fit.total() == {"num_boxes": 2, "recall_at_50": 0.5, "mean_best_iou": (1 + 1 / 16) / 2}
-
-
-def test_results_are_listed_by_class_and_size():
-    found = fit_of([("img", np.array([ANCHOR, SMALL]), np.array([1, 2]))]).to_dict(LABEL_MAP)
     assert [(row["name"], row["recall_at_50"]) for row in found["by_class"]] == [("cat", 1.0), ("dog", 0.0)]
     assert [(row["size_px"], row["recall_at_50"]) for row in found["by_size"]] == [("8-16", 0.0), ("32-64", 1.0)]
-
-
-def test_the_histogram_counts_each_box_once():
-    counts = fit_of([("img", np.array([ANCHOR, SMALL]), np.array([1, 2]))]).to_dict(LABEL_MAP)["histogram"]["counts"]
+    counts = found["histogram"]["counts"]
     assert (counts[1], counts[19], sum(counts)) == (1, 1, 2)  # 1 / 16 = 0.0625; 1.0 belongs to the last bin
 
 
-@pytest.mark.parametrize("num_parts", [2, 7])
-def test_merged_parts_equal_the_whole(num_parts):
+def test_merged_parts_equal_the_whole_at_a_bounded_size():
     data = list(images(1000))  # more boxes than the sample and than the buffer
-    parts = [fit_of(data[i::num_parts]) for i in range(num_parts)]
+    parts = [fit_of(data[i::3]) for i in range(3)]
     merged = AnchorFit(GENERATOR)
     for part in reversed(parts):
         merged.merge(pickle.loads(pickle.dumps(part)))
     assert merged.to_dict(LABEL_MAP) == fit_of(data).to_dict(LABEL_MAP)
-
-
-def test_the_size_does_not_grow_with_the_data():
-    fit = fit_of(images(1500))
-    assert fit.to_dict(LABEL_MAP)["shapes"]["num_sampled"] == SAMPLE_SIZE
-    assert len(pickle.dumps(fit)) < 100_000
+    assert len(pickle.dumps(merged)) < 100_000  # bounded: the data have twice as many boxes as the sample
 
 
 def test_without_boxes_there_are_no_rates_and_no_suggestion():
     fit = fit_of([("img", np.zeros((0, 4)), np.zeros(0))])
-    found = fit.to_dict(LABEL_MAP)
     assert fit.total() == {"num_boxes": 0, "recall_at_50": None, "mean_best_iou": None}
-    assert (found["shapes"], found["suggestion"]) == (None, None)
+    assert fit.to_dict(LABEL_MAP)["suggestion"] is None
 
 
-def test_anchors_that_fit_get_no_suggestion():
-    found = fit_of([("img", np.array([ANCHOR] * 10), np.ones(10))]).to_dict(LABEL_MAP)
-    assert found["suggestion"] is None
-
-
-def test_a_suggestion_contains_its_gain():
-    better = fit_of([("img", np.array([SMALL] * 10), np.ones(10))]).to_dict(LABEL_MAP)["suggestion"]
-    assert better["configured_recall_at_50"] == 0.0
-    assert better["recall_at_50"] > better["configured_recall_at_50"]
-
-
-def test_the_description_is_plain_json():
-    found = fit_of(images(10)).to_dict(LABEL_MAP)
+def test_only_anchors_that_fit_badly_get_a_suggestion():
+    fits, misses = (fit_of([("img", np.array([box] * 10), np.ones(10))]) for box in (ANCHOR, SMALL))
+    assert fits.to_dict(LABEL_MAP)["suggestion"] is None
+    found = misses.to_dict(LABEL_MAP)
+    better = found["suggestion"]
+    assert better["recall_at_50"] > better["configured_recall_at_50"] == 0.0
     assert json.loads(json.dumps(found, allow_nan=False)) == found
 
 
@@ -106,27 +83,6 @@ def boxes_at(shapes_hw, input_side=320, seed=0):
     shapes = np.asarray(shapes_hw, np.float64)
     corners = np.random.default_rng(seed).uniform(0, 1, shapes.shape) * (input_side - shapes)
     return np.concatenate([corners, corners + shapes], axis=1)
-
-
-def test_shape_iou_is_the_iou_of_boxes_with_the_same_centre():
-    # 2 x 8 and 4 x 4 share 2 * 4 = 8 of 16 + 16 - 8 = 24.
-    assert shape_iou(np.array([[2.0, 8.0]]), np.array([[4.0, 4.0]]))[0, 0] == pytest.approx(1 / 3)
-
-
-def test_two_kinds_of_boxes_are_two_clusters_in_order_of_area():
-    centres, mean_iou = cluster_shapes(np.array([[40, 20]] * 7 + [[10, 10]] * 3), num_clusters=2)
-    np.testing.assert_allclose(centres, [[10, 10], [40, 20]])
-    assert mean_iou == pytest.approx(1.0)
-
-
-def test_clusters_are_limited_to_distinct_shapes():
-    assert len(cluster_shapes(np.array([[5, 5], [5, 5]]))[0]) == 1
-
-
-def test_clustering_is_deterministic():
-    shapes = np.random.default_rng(3).uniform(5, 200, (300, 2))
-    first, second = cluster_shapes(shapes), cluster_shapes(shapes)
-    np.testing.assert_array_equal(first[0], second[0])
 
 
 def test_small_boxes_get_small_anchors():
@@ -146,7 +102,7 @@ def test_a_suggestion_keeps_the_levels_and_the_maximum_number_of_anchors():
     assert (generator.min_level, generator.max_level) == (4, 6)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_suggestion_is_never_worse_than_the_configured_anchors(seed):
     configured = MultiscaleAnchorGenerator(aspect_ratios=(0.5, 1.0, 2.0))
     rng = np.random.default_rng(seed)

@@ -65,26 +65,57 @@ def AP_of_class_1(image, rules, **options):
     return compute([image], [1], rules, **options).AP_by_class_id[1]
 
 
+HALF = make_image([([0, 0, 10, 10], 1)], [([0, 0, 10, 5], 0.9, 1)])  # IoU 50 / 100
 THREE_OBJECTS = make_image(
     [(square(0), 1), (square(1), 1), (square(2), 1)],
     [(square(0), 0.9, 1), (NOWHERE, 0.8, 1), (square(1), 0.7, 1)],
 )  # true, false, true: precision 1, 1/2, 2/3 at recall 1/3, 1/3, 2/3
 
 
-def test_AP_is_the_area_under_the_curve():
-    # 1/3 * 1 + 1/3 * 2/3
-    assert AP_of_class_1(THREE_OBJECTS, PASCAL_VOC) == pytest.approx(5 / 9, abs=1e-12)
-
-
-def test_AP_of_voc_2007_is_the_mean_of_eleven_precisions():
-    # 1 at recall 0, 0.1, 0.2, 0.3; 2/3 at 0.4, 0.5, 0.6; 0 at the other four: (4 + 2) / 11
-    assert AP_of_class_1(THREE_OBJECTS, PASCAL_VOC_2007) == pytest.approx(6 / 11, abs=1e-12)
-
-
-def test_a_recall_that_is_reached_exactly_counts_in_voc_2007():
-    image = make_image([(square(i), 1) for i in range(10)], [(square(i), 0.9, 1) for i in range(3)])
-    # Recall ends at 3/10: precision 1 at 0, 0.1, 0.2 and 0.3.
-    assert AP_of_class_1(image, PASCAL_VOC_2007) == pytest.approx(4 / 11, abs=1e-12)
+@pytest.mark.parametrize(
+    ("image", "rules", "options", "AP"),
+    [
+        (THREE_OBJECTS, PASCAL_VOC, {}, 5 / 9),  # 1/3 * 1 + 1/3 * 2/3
+        # 1 at recall 0, 0.1, 0.2, 0.3; 2/3 at 0.4, 0.5, 0.6; 0 at the other four: (4 + 2) / 11
+        (THREE_OBJECTS, PASCAL_VOC_2007, {}, 6 / 11),
+        # Recall ends at 3/10, which is reached exactly: precision 1 at 0, 0.1, 0.2 and 0.3.
+        (
+            make_image([(square(i), 1) for i in range(10)], [(square(i), 0.9, 1) for i in range(3)]),
+            PASCAL_VOC_2007,
+            {},
+            4 / 11,
+        ),
+        # IoU of the second detection: 90 / 110 with the first object, which is taken, 70 / 130 with the second.
+        (
+            make_image(
+                [([0, 0, 10, 10], 1), ([0, 4, 10, 14], 1)], [([0, 0, 10, 10], 0.9, 1), ([0, 1, 10, 11], 0.8, 1)]
+            ),
+            PASCAL_VOC,
+            {},
+            0.5,
+        ),
+        (HALF, PASCAL_VOC, {}, 1.0),
+        (HALF, PASCAL_VOC, {"min_iou": 0.51}, 0.0),
+        # 8 of 18 px of the width are in the group: less than half.
+        (
+            make_image(
+                [([0, 0, 20, 20], 1), (square(9), 1)], [([0, 12, 10, 30], 0.9, 1), (square(9), 0.8, 1)], group_of=[0]
+            ),
+            OPEN_IMAGES_V2,
+            {},
+            0.5,
+        ),
+        # Boxes without area are ignored.
+        (
+            make_image([(square(0), 1)], [([5, 5, 5, 9], 0.95, 1), ([5, 9, 8, 5], 0.94, 1), (square(0), 0.9, 1)]),
+            PASCAL_VOC,
+            {},
+            1.0,
+        ),
+    ],
+)
+def test_AP_of_one_class_matches_values_by_hand(image, rules, options, AP):
+    assert AP_of_class_1(image, rules, **options) == pytest.approx(AP, abs=1e-12)
 
 
 def test_weighted_mAP_is_the_AP_of_one_curve_over_all_classes():
@@ -99,34 +130,18 @@ def test_weighted_mAP_is_the_AP_of_one_curve_over_all_classes():
     assert weighted.mAP == pytest.approx(5 / 9, abs=1e-12)  # true, false, true for three objects, as THREE_OBJECTS
 
 
-def test_a_detection_whose_best_object_is_taken_is_a_false_positive():
-    first, second = [0, 0, 10, 10], [0, 4, 10, 14]
-    # IoU of the second detection: 90 / 110 with the first object, 70 / 130 with the second, which is free.
-    image = make_image([(first, 1), (second, 1)], [(first, 0.9, 1), ([0, 1, 10, 11], 0.8, 1)])
-    assert AP_of_class_1(image, PASCAL_VOC) == 0.5
-
-
-def test_min_iou_is_inclusive():
-    image = make_image([([0, 0, 10, 10], 1)], [([0, 0, 10, 5], 0.9, 1)])  # IoU 50 / 100
-    assert AP_of_class_1(image, PASCAL_VOC) == 1.0
-    assert AP_of_class_1(image, PASCAL_VOC, min_iou=0.51) == 0.0
-
-
-def test_detections_on_difficult_objects_are_ignored():
+@pytest.mark.parametrize(
+    ("rules", "num_truth", "AP"),
+    [
+        (PASCAL_VOC, 1, 1.0),
+        (OPEN_IMAGES_V2, 2, 5 / 6),  # true, false (a duplicate), true: 1/2 * 1 + 1/2 * 2/3
+    ],
+)
+def test_only_voc_ignores_detections_on_difficult_objects(rules, num_truth, AP):
     found = [(square(0), 0.9, 1), (square(0), 0.85, 1), (square(1), 0.8, 1)]
-    image = make_image([(square(0), 1), (square(1), 1)], found, difficult=[0])
-    metrics = compute([image], [1], PASCAL_VOC)
-    assert metrics.AP_by_class_id == {1: 1.0}
-    assert metrics.num_truth_by_class_id == {1: 1}
-
-
-def test_open_images_rules_ignore_the_difficult_flag():
-    found = [(square(0), 0.9, 1), (square(0), 0.85, 1), (square(1), 0.8, 1)]
-    image = make_image([(square(0), 1), (square(1), 1)], found, difficult=[0])
-    metrics = compute([image], [1], OPEN_IMAGES_V2)
-    # True, false (a duplicate), true: 1/2 * 1 + 1/2 * 2/3
-    assert metrics.AP_by_class_id[1] == pytest.approx(5 / 6, abs=1e-12)
-    assert metrics.num_truth_by_class_id == {1: 2}
+    metrics = compute([make_image([(square(0), 1), (square(1), 1)], found, difficult=[0])], [1], rules)
+    assert metrics.AP_by_class_id == {1: pytest.approx(AP, abs=1e-12)}
+    assert metrics.num_truth_by_class_id == {1: num_truth}
 
 
 # A group of 20 x 20 px with two detections in it, and an object that is detected with a lower score.
@@ -158,12 +173,6 @@ def test_an_undetected_group_is_missed_with_its_weight(rules, AP):
     assert AP_of_class_1(image, rules) == AP
 
 
-def test_a_detection_with_less_than_half_of_its_area_in_a_group_is_a_false_positive():
-    found = [([0, 12, 10, 30], 0.9, 1), (square(9), 0.8, 1)]  # 8 of 18 px of its width
-    image = make_image([([0, 0, 20, 20], 1), (square(9), 1)], found, group_of=[0])
-    assert AP_of_class_1(image, OPEN_IMAGES_V2) == 0.5
-
-
 @pytest.mark.parametrize(
     ("rules", "verified", "AP"),
     [
@@ -176,11 +185,6 @@ def test_the_challenge_ignores_detections_of_unverified_classes(rules, verified,
     first = make_image([(square(0), 1)], [(square(5), 0.9, 2)], verified=verified)
     second = make_image([(square(0), 2)], [(square(0), 0.8, 2)])
     assert compute([first, second], [1, 2], rules).AP_by_class_id[2] == AP
-
-
-def test_boxes_without_area_are_ignored():
-    found = [([5, 5, 5, 9], 0.95, 1), ([5, 9, 8, 5], 0.94, 1), (square(0), 0.9, 1)]
-    assert AP_of_class_1(make_image([(square(0), 1)], found), PASCAL_VOC) == 1.0
 
 
 def test_classes_without_ground_truth_have_no_AP_and_do_not_affect_the_mean():
@@ -206,16 +210,12 @@ def test_without_ground_truth_AP_is_none(rules, images):
 
 
 @pytest.mark.parametrize("rules", VOC_RULES.values())
-def test_without_detections_AP_is_zero(rules):
-    metrics = compute([make_image([(square(0), 1)])], [1], rules)
-    assert (metrics.mAP, metrics.AP_by_class_id) == (0.0, {1: 0.0})
-
-
-@pytest.mark.parametrize("rules", VOC_RULES.values())
-def test_perfect_detections_have_AP_1(rules):
+def test_AP_is_0_without_detections_and_1_with_perfect_ones(rules):
     truth = [(square(i), 1 + i % 3) for i in range(30)]
     found = [(box, 0.01 * (1 + i), class_id) for i, (box, class_id) in enumerate(truth)]
     assert compute([make_image(truth, found)], [1, 2, 3], rules).mAP == pytest.approx(1.0, abs=1e-12)
+    metrics = compute([make_image([(square(0), 1)])], [1], rules)
+    assert (metrics.mAP, metrics.AP_by_class_id) == (0.0, {1: 0.0})
 
 
 def test_a_crowd_is_a_group_of_objects():

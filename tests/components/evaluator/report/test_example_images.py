@@ -32,7 +32,18 @@ def plan(label_map):
         baseline = measure_model(split, before, EvaluatorSettings()) if before[0] else None
         names = [f"image {image.image_id}" for image in truth]
         evaluation = assess(split, names, candidate, baseline, GATES)
-        return plan_images(evaluation, num_each, baseline=before if baseline else ())
+        return plan_images(evaluation, num_each)
+
+    return call
+
+
+@pytest.fixture
+def plan_first(plan, make_image):
+    """Plan the image of a cat with these detections."""
+
+    def call(*found, before=None, **truth):
+        image = make_image(1, **{"truth": [CAT], **truth}, found=found)
+        return next(each for each in plan([(*image, before)]) if each.kind == "first")
 
     return call
 
@@ -90,10 +101,9 @@ def test_the_number_of_images_per_kind_is_limited(plan, make_image):
     assert plan(images, num_each=0) == []
 
 
-def test_outcomes_do_not_depend_on_the_score_and_crowds_are_ignored(plan, make_image):
+def test_outcomes_do_not_depend_on_the_score_and_crowds_are_ignored(plan_first):
     found = [(*CAT, 0.9), (*CAT, 0.8), (*SMALL, 0.7), (3, 60, 60, 70, 70, 0.06)]
-    image = (*make_image(1, truth=[CAT, DOG], found=found, crowds=[1]), None)
-    first = next(each for each in plan([image]) if each.kind == "first")
+    first = plan_first(*found, truth=[CAT, DOG], crowds=[1])
     assert [(each.score, each.outcome) for each in first.objects] == [
         (None, "plain"),
         (None, "crowd"),
@@ -104,26 +114,23 @@ def test_outcomes_do_not_depend_on_the_score_and_crowds_are_ignored(plan, make_i
     ]
 
 
-def test_detections_below_the_least_score_are_drawn_only_if_the_best_f1_needs_them(plan, make_image):
+def test_detections_below_the_least_score_are_drawn_only_if_the_best_f1_needs_them(plan_first):
     def scores(*found):
-        first = next(each for each in plan([(*make_image(1, truth=[CAT], found=found), None)]) if each.kind == "first")
-        return [each.score for each in first.objects if each.layer == "candidate"]
+        return [each.score for each in plan_first(*found).objects if each.layer == "candidate"]
 
     assert scores((*CAT, 0.9), (*DOG, 0.04)) == [0.9]
     assert scores((*CAT, 0.03), (*DOG, 0.02)) == [0.03]
 
 
-def test_steps_are_those_of_the_matched_detections_of_each_model(plan, make_image):
-    truth, found = make_image(1, truth=[CAT, DOG], found=[(*CAT, 0.9), (*DOG, 0.4)])
+def test_steps_are_those_of_the_matched_detections_of_each_model(plan_first, make_image):
     before = make_image(1, found=[(*CAT, 0.2)])[1]
-    first = next(each for each in plan([(truth, found, before)]) if each.kind == "first")
+    first = plan_first((*CAT, 0.9), (*DOG, 0.4), truth=[CAT, DOG], before=before)
     # The sliders have the thresholds 0, 0.01, ...; the best F1 of the models, at 0.4 and 0.2, are among them.
     assert [each.steps for each in first.objects] == [(91, 21), (41, 0), (21,), (41,), (91,)]
 
 
-def test_an_example_image_is_a_small_jpeg_with_the_objects_in_its_pixels(plan, make_image, label_map):
-    image = (*make_image(1, truth=[CAT], found=[(*CAT, 0.9)]), None)
-    first = next(each for each in plan([image]) if each.kind == "first")
+def test_an_example_image_is_a_small_jpeg_with_the_objects_in_its_pixels(plan_first, label_map):
+    first = plan_first((*CAT, 0.9))
     drawn = draw_image(first, np.zeros((1440, 720, 3), np.uint8), "a.jpg", label_map)
     assert (drawn.kind, drawn.name, drawn.text) == ("first", "a.jpg", "objects: 1, detections: 1")
     head, _, data = drawn.uri.partition(",")
@@ -136,18 +143,16 @@ def test_an_example_image_is_a_small_jpeg_with_the_objects_in_its_pixels(plan, m
     ]
 
 
-def test_a_box_that_is_inverted_or_not_finite_is_not_drawn(plan, make_image, label_map):
-    image = (*make_image(1, truth=[CAT], found=[(*CAT, 0.9)]), None)
-    first = next(each for each in plan([image]) if each.kind == "first")
+def test_a_box_that_is_inverted_or_not_finite_is_not_drawn(plan_first, label_map):
+    first = plan_first((*CAT, 0.9))
     boxes = ([0.5, 0.5, 0.4, 0.9], [0.1, np.nan, 0.4, 0.9])
     broken = tuple(replace(each, box_yxyx_rel=np.array(box)) for each, box in zip(first.objects, boxes, strict=True))
     drawn = draw_image(replace(first, objects=broken), np.zeros((100, 100, 3), np.uint8), "a.jpg", label_map)
     assert drawn.objects == ()
 
 
-def test_a_mask_is_a_transparent_image_over_its_box(plan, make_image, label_map):
-    image = (*make_image(1, truth=[CAT], found=[(*CAT, 0.9)]), None)
-    first = next(each for each in plan([image]) if each.kind == "first")
+def test_a_mask_is_a_transparent_image_over_its_box(plan_first, label_map):
+    first = plan_first((*CAT, 0.9))
     mask = np.zeros((100, 100), np.uint8)
     mask[:20, :40] = 1  # the upper half of the box
     (counts,) = encode_masks([mask])

@@ -59,13 +59,10 @@ def test_a_second_evaluation_replaces_the_tensorboard_events(evaluation, tmp_pat
     assert tf.make_ndarray(values["decision"]).item().startswith(b"Blessed: ")
 
 
-def test_metrics_of_both_models_survive_a_round_trip(folder, evaluation):
+def test_metrics_and_decision_survive_a_round_trip(folder, evaluation):
     metrics = read(folder, report.METRICS_FILE)
     assert CocoMetrics.from_dict(metrics["candidate"]) == evaluation.candidate.coco
     assert CocoMetrics.from_dict(metrics["baseline"]) == evaluation.baseline.coco
-
-
-def test_the_decision_survives_a_round_trip(folder, evaluation):
     assert BlessingDecision.from_dict(read(folder, report.DECISION_FILE)) == evaluation.decision
 
 
@@ -81,13 +78,22 @@ def test_the_analysis_uses_image_ids(folder, evaluation):
     assert gains == [(2, 1.0), (1, pytest.approx(1 / 3))]
 
 
-def test_without_a_baseline_its_values_are_null(tmp_path):
-    report.write_report(str(tmp_path), evaluations.make_evaluation(has_baseline=False), [])
+def test_without_baseline_features_and_detections_their_values_are_empty(tmp_path):
+    split = replace(evaluations.make_split(), features=[{}, {}, {}])
+    nothing = [evaluations.make_found(image_id) for image_id in (1, 2, 3)]
+    evaluation = evaluations.make_evaluation(
+        has_baseline=False, split=split, models=(nothing, nothing), options=EvaluatorSettings()
+    )
+    report.write_report(str(tmp_path), evaluation, [])
     assert read(tmp_path, report.METRICS_FILE)["baseline"] is None
     analysis = read(tmp_path, report.ANALYSIS_FILE)
     assert analysis["baseline"] is None
     assert analysis["comparison"]["difference"] is None
     assert analysis["comparison"]["changes"] == []
+    assert not any("features" in image for image in read(tmp_path, report.GROUND_TRUTH_FILE)["images"])
+    table = pq.read_table(io.BytesIO((tmp_path / report.DETECTIONS_TABLE_FILE).read_bytes()))
+    assert (table.num_rows, table.column_names[:2]) == (0, ["image_id", "file_name"])
+    assert read(tmp_path, report.DETECTIONS_FILE) == []
 
 
 def test_the_ground_truth_contains_names_and_features(folder):
@@ -99,14 +105,6 @@ def test_the_ground_truth_contains_names_and_features(folder):
         "file_name": "ü<b>.jpg",
         "features": {"image/camera": ["north"]},
     }
-
-
-def test_an_image_without_features_has_no_features_key(tmp_path):
-    split = evaluations.make_split()
-    split = evaluations.Split(ground_truth=split.ground_truth, features=[{}, {}, {}], label_map=split.label_map)
-    options = EvaluatorSettings()
-    report.write_report(str(tmp_path), evaluations.make_evaluation(split=split, options=options), [])
-    assert not any("features" in image for image in read(tmp_path, report.GROUND_TRUTH_FILE)["images"])
 
 
 def test_detections_of_the_candidate_are_written_in_both_formats(folder):
@@ -145,12 +143,3 @@ def test_files_do_not_depend_on_the_number_of_images_at_a_time(folder, evaluatio
         assert text == json.dumps(json.loads(text), ensure_ascii=False) + "\n"
     tables = [pq.read_table(path / report.DETECTIONS_TABLE_FILE) for path in (folder, tmp_path)]
     assert tables[0].equals(tables[1])
-
-
-def test_without_detections_the_table_is_empty_with_its_columns(tmp_path):
-    nothing = [evaluations.make_found(image_id) for image_id in (1, 2, 3)]
-    report.write_report(str(tmp_path), evaluations.make_evaluation(models=(nothing, nothing)), [])
-    table = pq.read_table(io.BytesIO((tmp_path / report.DETECTIONS_TABLE_FILE).read_bytes()))
-    assert table.num_rows == 0
-    assert table.column_names[:2] == ["image_id", "file_name"]
-    assert read(tmp_path, report.DETECTIONS_FILE) == []

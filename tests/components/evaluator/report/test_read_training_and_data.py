@@ -12,22 +12,16 @@ CHECKS = [
 
 
 def test_only_checks_that_ran_are_read(tmp_path):
+    assert (read_data_health(str(tmp_path)), read_training_curves(str(tmp_path))) == ([], {})  # no files
     (tmp_path / "report.json").write_text(json.dumps({"checks": CHECKS}))
-    assert read_data_health(str(tmp_path)) == [
-        ("Inverted boxes", "none", "passed"),
-        ("Near duplicates", "2 of 9", "warned"),
-    ]
+    expected = [("Inverted boxes", "none", "passed"), ("Near duplicates", "2 of 9", "warned")]
+    assert read_data_health(str(tmp_path)) == expected
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"checks": [{}]}', '{"checks": 3}', "\x00"])
 def test_an_invalid_report_is_ignored(text, tmp_path):
     (tmp_path / "report.json").write_text(text)
     assert read_data_health(str(tmp_path)) == []
-
-
-def test_missing_files_give_empty_results(tmp_path):
-    assert read_data_health(str(tmp_path)) == []
-    assert read_training_curves(str(tmp_path)) == {}
 
 
 def write_log(folder, rows, end=""):

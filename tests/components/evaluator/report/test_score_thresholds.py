@@ -29,12 +29,8 @@ def test_a_slider_starts_at_the_best_f1(measured):
     steps = thresholds.ScoreSteps.of_model(measured((*CAT, 0.873), (*NOWHERE, 0.5)))
     assert len(steps.thresholds) == 102
     assert (steps.start_score, steps.labels()[steps.start]) == (0.873, "0.873")
-    assert [steps.labels()[index] for index in (0, steps.start - 1, steps.start + 1, -1)] == [
-        "0.00",
-        "0.87",
-        "0.88",
-        "1.00",
-    ]
+    labels = [steps.labels()[index] for index in (0, steps.start - 1, steps.start + 1, -1)]
+    assert labels == ["0.00", "0.87", "0.88", "1.00"]
 
 
 def test_without_true_positives_a_slider_starts_in_the_middle(measured):
@@ -90,23 +86,10 @@ def test_the_table_compares_both_models_at_their_own_scores():
     view = thresholds.threshold_view(evaluations.make_evaluation())
     # Candidate: no errors at 0.7. Baseline: at 0.9 one cat of three objects.
     assert [model["labels"][model["start"]] for model in view["models"]] == ["0.700", "0.900"]
-    assert [column["title"] for column in view["columns"]][-4:] == [
-        "Baseline: precision",
-        "Baseline: recall",
-        "Baseline: F1",
-        "Change of F1",
-    ]
-    assert texts_of(view["rows"][0]) == [
-        "All classes",
-        "3",
-        "1.000",
-        "1.000",
-        "1.000",
-        "1.000",
-        "0.333",
-        "0.500",
-        "+0.500",
-    ]
+    titles = [column["title"] for column in view["columns"]]
+    assert titles[-4:] == [*(f"Baseline: {rate}" for rate in ("precision", "recall", "F1")), "Change of F1"]
+    of_candidate, of_baseline = ["1.000", "1.000", "1.000"], ["1.000", "0.333", "0.500"]
+    assert texts_of(view["rows"][0]) == ["All classes", "3", *of_candidate, *of_baseline, "+0.500"]
     assert texts_of(view["rows"][2])[5:] == ["–", "0.000", "0.000", "+1.000"]
 
 

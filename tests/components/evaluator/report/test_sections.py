@@ -8,8 +8,7 @@ from detloom.components.evaluator.analysis.bootstrap import Interval
 from detloom.components.evaluator.analysis.confidence_calibration import Calibration, ScoreBin
 from detloom.components.evaluator.analysis.confusion import Confusion
 from detloom.components.evaluator.analysis.error_types import ErrorType
-from detloom.components.evaluator.evaluation_result import ModelCosts
-from detloom.components.evaluator.gates import Gate
+from detloom.components.evaluator.gates import Gate, ModelCosts
 from detloom.components.evaluator.measurements import ClassCurve, ErrorCosts
 from detloom.components.evaluator.report import (
     baseline_intervals,
@@ -59,34 +58,25 @@ def make_errors(cost=0.1):
     )
 
 
-def test_key_numbers_contain_interval_and_significance(evaluation):
+def test_key_numbers_contain_interval_significance_and_the_weakest_class(evaluation):
     unsure = replace(evaluation, decision=replace(evaluation.decision, difference="none"))
     by_name = {name: (text, more) for name, text, more in verdict_and_gates.key_numbers(unsure)}
     names = ["AP", "AP50", "AP of the weakest class", "AP against the baseline", "Median latency", "Model size"]
     assert list(by_name) == names
     assert by_name["AP against the baseline"][1].endswith(", not significant")
     assert " to " in by_name["AP"][1]
+    weakest = min(evaluation.candidate.coco.per_class, key=lambda row: row.AP)
+    assert by_name["AP of the weakest class"] == (f"{weakest.AP:.3f}", f"{weakest.name}, {weakest.num_boxes} objects")
     assert by_name["Median latency"][0] == "41.3 ms"
     assert by_name["Model size"][0] == "3.0 MiB"
 
 
-def test_the_weakest_class_is_a_key_number(evaluation):
-    classes = evaluation.candidate.coco.per_class
-    weakest = min(classes, key=lambda row: row.AP)
-    by_name = {name: (text, more) for name, text, more in verdict_and_gates.key_numbers(evaluation)}
-    number, more = by_name["AP of the weakest class"]
-    assert number == f"{weakest.AP:.3f}"
-    assert more.endswith(f", {weakest.num_boxes} objects")
-
-
-def test_unmeasured_values_are_not_key_numbers():
+def test_values_that_were_not_measured_are_left_out():
     evaluation = evaluations.make_evaluation(has_baseline=False, candidate_costs=ModelCosts())
-    assert [name for name, _, _ in verdict_and_gates.key_numbers(evaluation)] == [
-        "AP",
-        "AP50",
-        "AP of the weakest class",
-    ]
+    names = [name for name, _, _ in verdict_and_gates.key_numbers(evaluation)]
+    assert names == ["AP", "AP50", "AP of the weakest class"]
     assert training_data_and_costs.cost_rows(evaluation) == []
+    assert baseline_intervals.interval_view(evaluation.comparison, {}) is None
 
 
 @pytest.mark.parametrize(
@@ -123,10 +113,6 @@ def test_an_unknown_verdict_of_the_data_is_shown_unchanged():
     assert [(row["verdict"], row["verdict_text"]) for row in rows] == [("failed", "✗ failed"), ("off", "odd one")]
 
 
-def test_without_a_baseline_there_is_no_comparison():
-    assert baseline_intervals.interval_view(evaluations.make_evaluation(has_baseline=False).comparison, {}) is None
-
-
 def test_chart_and_table_of_intervals_have_a_row_per_class(evaluation):
     view = baseline_intervals.interval_view(evaluation.comparison, {1: 1, 2: 2})
     assert re.findall(r'text-anchor="end"[^>]*>([^<]*)<', view["svg"]) == [
@@ -161,8 +147,8 @@ def test_the_colour_shows_significance(interval, color):
 
 
 def test_an_unmeasured_interval_has_no_mark():
-    svg = baseline_intervals.format_intervals([("All classes", Interval(value=None, low=None, high=None))])
-    assert "<circle" not in svg
+    nothing = Interval(value=None, low=None, high=None)
+    assert "<circle" not in baseline_intervals.format_intervals([("All classes", nothing)])
 
 
 def test_curves_are_drawn_for_classes_with_the_most_boxes_six_per_chart():

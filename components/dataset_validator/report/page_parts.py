@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from detloom.components.dataset_validator.report.build_report import DISTRIBUTIONS
 from detloom.components.dataset_validator.statistics.image_sample import RecordPlace, read_places
 from detloom.components.pages.charts import histogram
 from detloom.components.pages.formats import format_count, format_share_digits, jpeg_data_uri
@@ -29,16 +30,6 @@ COUNTS = (
     ("Boxes", "num_boxes"),
     ("Crowds", "num_crowd"),
     ("Difficult", "num_difficult"),
-)
-_DISTRIBUTIONS = (
-    ("Boxes per image", "boxes_per_image"),
-    ("Box size: square root of the area, px", "box_sizes_px"),
-    ("Box size in the model's input, px", "box_sizes_input_px"),
-    ("Shorter side of the box in the model's input, px", "box_sides_input_px"),
-    ("Box area as a share of the image", "box_areas_rel"),
-    ("Box width / height", "box_aspect_ratios"),
-    ("Image size: longer side, px", "image_sizes_px"),
-    ("Image width / height", "image_aspect_ratios"),
 )
 # Square root of the area in pixels, with the limits of COCO's small, medium and large objects.
 _BOX_SIZES = ((32.0, "small, below 32 px"), (96.0, "medium, 32 to 96 px"), (float("inf"), "large, above 96 px"))
@@ -110,7 +101,7 @@ def class_rows(splits: Json) -> list[Json]:
 def split_histograms(splits: Json) -> list[Json]:
     """Return one histogram per distribution of the report, with one bar per split."""
     views = []
-    for title, key in _DISTRIBUTIONS:
+    for key, (title, _) in DISTRIBUTIONS.items():
         found = [part["distributions"].get(key) for part in splits.values()]
         if found and all(found):
             views.append(histogram(title, found[0]["bins"], [part["counts"] for part in found]))

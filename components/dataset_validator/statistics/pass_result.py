@@ -1,32 +1,32 @@
-"""The result of reading shards, and its form in the files between workers and the validator.
+"""The result of the pass over the shards, and its form in the files between workers and the validator.
 
-The files can lie in storage that others may write to, so they hold data only, which cannot run code when they are read:
-a line of JSON, and the bytes of the arrays that it lists.
+Others may be able to write to the storage of these files. They are NPZ files without Python objects, so that reading
+them runs no code.
 """
 
+import io
 import json
-import math
+import zipfile
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from detloom.components.dataset_validator.statistics.anchor_fit import AnchorFit
-from detloom.components.dataset_validator.statistics.duplicates import ImageHashTable, ShardRows
+from detloom.components.dataset_validator.statistics.duplicates import ShardRows
 from detloom.components.dataset_validator.statistics.image_sample import ImageSample
 from detloom.components.dataset_validator.statistics.split_statistics import Histogram, Offenders, SplitStatistics
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.detector import AnchorGenerator
 
-_KINDS = "biufS"  # of arrays: booleans, numbers, record keys
-_Array = npt.NDArray[Any]
+_DAMAGE = (EOFError, OSError, zipfile.BadZipFile)
+_READ_ERRORS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, *_DAMAGE)
 
 
 @dataclass
-class Collected:
+class PassResult:
     """Result of one pass; parts can be merged in any order.
 
     Attributes:
@@ -34,15 +34,15 @@ class Collected:
     """
 
     splits: dict[str, SplitStatistics] = field(default_factory=dict)
-    images: ImageHashTable = field(default_factory=ImageHashTable)
+    images: list[ShardRows] = field(default_factory=list)
     sample: ImageSample = field(default_factory=ImageSample)
     anchors: AnchorFit | None = None
 
-    def merge(self, other: "Collected") -> None:
+    def merge(self, other: "PassResult") -> None:
         """Add another part, which must not be used afterwards."""
         for split, statistics in other.splits.items():
             self.splits.setdefault(split, SplitStatistics()).merge(statistics)
-        self.images.merge(other.images)
+        self.images += other.images
         self.sample.merge(other.sample)
         if self.anchors is not None and other.anchors is not None:
             self.anchors.merge(other.anchors)
@@ -50,29 +50,22 @@ class Collected:
             self.anchors = other.anchors
 
 
-def encode_collected(collected: Collected) -> bytes:
-    """Return the statistics as bytes for `decode_collected`."""
-    arrays: list[_Array] = []
-    parts = []
-    for part in collected.images.parts:
-        columns = {each.name: getattr(part, each.name) for each in fields(part)}
-        arrays += [column for column in columns.values() if isinstance(column, np.ndarray)]
-        parts.append([part.split, part.path])
-    anchors = None
-    if collected.anchors is not None:
-        anchors, of_anchors = collected.anchors.to_plain()
-        arrays += of_anchors
+def encode_result(result: PassResult) -> bytes:
+    """Return the statistics as bytes for `decode_result`."""
+    anchors, arrays = result.anchors.to_plain() if result.anchors is not None else (None, {})
     head = {
-        "splits": {name: _plain_statistics(statistics) for name, statistics in collected.splits.items()},
-        "sample": collected.sample.to_plain(),
+        "splits": {name: plain_statistics(statistics) for name, statistics in result.splits.items()},
+        "sample": result.sample.to_plain(),
         "anchors": anchors,
-        "images": parts,
-        "arrays": [(array.dtype.str, array.shape) for array in arrays],
+        "images": [[shard.split, shard.path] for shard in result.images],
     }
-    return b"\n".join([json.dumps(head).encode(), b"".join(array.tobytes() for array in arrays)])
+    images = {f"images{number}": shard.rows_N for number, shard in enumerate(result.images)}
+    file = io.BytesIO()
+    np.savez(file, head=np.frombuffer(json.dumps(head).encode(), np.uint8), **arrays, **images)
+    return file.getvalue()
 
 
-def decode_collected(data: bytes, where: str, generator: AnchorGenerator | None) -> Collected:
+def decode_result(data: bytes, where: str, generator: AnchorGenerator | None) -> PassResult:
     """Return the statistics of these bytes.
 
     Args:
@@ -80,40 +73,25 @@ def decode_collected(data: bytes, where: str, generator: AnchorGenerator | None)
         generator: the anchors that boxes were compared with, if any.
 
     Raises:
-        InputError: `encode_collected` did not write them.
+        InputError: `encode_result` did not write them.
     """
-    line, _, content = data.partition(b"\n")
     try:
-        head = json.loads(line)
-        arrays = iter(list(_read_arrays(head["arrays"], content)))
-        names = [each.name for each in fields(ShardRows)][2:]
-        return Collected(
+        with np.load(io.BytesIO(data), allow_pickle=False) as file:
+            arrays = dict(file)
+        head = json.loads(arrays["head"].tobytes())
+        images = enumerate(head["images"])
+        return PassResult(
             splits={name: _statistics_of(plain) for name, plain in head["splits"].items()},
-            images=ImageHashTable(
-                [
-                    ShardRows(str(split), str(path), **{name: next(arrays) for name in names})
-                    for split, path in head["images"]
-                ]
-            ),
+            images=[ShardRows(str(split), str(path), arrays[f"images{number}"]) for number, (split, path) in images],
             sample=ImageSample.of_plain(head["sample"]),
             anchors=None if head["anchors"] is None else AnchorFit.of_plain(generator, head["anchors"], arrays),
         )
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError, StopIteration) as error:
+    except _READ_ERRORS as error:
         raise InputError(f"{where}: cannot be read ({type(error).__name__}: {error}); validate again.") from None
 
 
-def _read_arrays(kinds_and_shapes: list[Any], content: bytes) -> Iterator[_Array]:
-    offset = 0
-    for kind, shape in kinds_and_shapes:
-        dtype, count = np.dtype(kind), math.prod(shape)
-        if dtype.kind not in _KINDS:
-            raise ValueError(f"an array of {dtype}")
-        array = np.frombuffer(content, dtype, count, offset) if count else np.zeros(0, dtype)
-        yield array.reshape(shape).copy()
-        offset += count * dtype.itemsize
-
-
-def _plain_statistics(statistics: SplitStatistics) -> dict[str, Any]:
+def plain_statistics(statistics: SplitStatistics) -> dict[str, Any]:
+    """Return the statistics as JSON values."""
     return {each.name: _plain(getattr(statistics, each.name)) for each in fields(statistics)}
 
 
@@ -123,7 +101,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Offenders):
         return [value.count, value.record_keys]
     if isinstance(value, Mapping):  # as pairs, because keys can be numbers
-        return [[key, _plain(each)] for key, each in value.items()]
+        return [[key, _plain(each)] for key, each in sorted(value.items())]
     return value
 
 

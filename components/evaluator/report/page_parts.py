@@ -1,14 +1,17 @@
-"""Columns and cells of the sortable tables of the page."""
+"""Cells of the sortable tables, labels and texts of the charts, which several sections of the page share."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
-from detloom.components.evaluator.analysis.bootstrap import Interval
+from detloom.components.evaluator.analysis.bootstrap import ClassInterval, Interval
+from detloom.components.evaluator.measurements import ClassCurve
 from detloom.components.pages.formats import format_number, shorten
 from detloom.trainer_module.evaluation.coco_metrics import NO_VALUE
 
 Json = Mapping[str, Any]
 MAX_ROWS = 500  # per table; limits the page for very large label maps
+_MAX_LABEL_CHARS = 22  # next to a chart and above a column
+_Class = TypeVar("_Class", ClassInterval, ClassCurve)
 
 
 def columns_of(first: str, *numbers: str) -> list[Json]:
@@ -38,3 +41,16 @@ def format_interval(interval: Interval, format_end: Callable[[float | None], str
     if interval.low is None or interval.high is None:
         return ""
     return f"{format_end(interval.low)} to {format_end(interval.high)}"
+
+
+def short_label(name: str) -> str:
+    return name if len(name) <= _MAX_LABEL_CHARS else name[: _MAX_LABEL_CHARS - 1] + "…"
+
+
+def with_most_boxes(classes: Sequence[_Class], num_boxes_by_id: Mapping[int, int], limit: int) -> list[_Class]:
+    return sorted(classes, key=lambda each: -num_boxes_by_id.get(each.class_id, 0))[:limit]
+
+
+def with_texts(view: Json, texts: Sequence[str]) -> Json:
+    rows = [{**row, "text": text} for row, text in zip(view["rows"], texts, strict=True)]
+    return {**view, "rows": rows}
