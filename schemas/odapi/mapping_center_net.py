@@ -20,7 +20,6 @@ from detloom.schemas.odapi.rules import (
     UnsupportedError,
     at,
     each,
-    same,
     unless,
 )
 from detloom.schemas.odapi.text_format import Message
@@ -94,18 +93,14 @@ CENTER_NET: dict[str, Structure] = {
         makes=tree.CenterNet,
         single={"keypoint_estimation_task": "keypoints of more than one class are not supported"},
         fields={
-            **same("num_classes", "feature_extractor", "image_resizer", "object_detection_task"),
-            **same("object_center_params", "use_depthwise"),
             "keypoint_label_map_path": Ignored(
                 reason="keypoint_label_to_std names the keypoints: COCO's in COCO's order, others in the order of the "
                 "file, which has to be that of the data"
             ),
-            "keypoint_estimation_task": at("keypoint_estimation_task"),
             "mask_estimation_task": Refused(reason=f"masks are not supported; {_SUPPORTED}"),
             "densepose_estimation_task": Refused(reason=f"DensePose is not supported; {_SUPPORTED}"),
             "track_estimation_task": Refused(reason=f"tracking is not supported; {_SUPPORTED}"),
             "temporal_offset_task": Refused(reason=f"tracking is not supported; {_SUPPORTED}"),
-            "deepmac_mask_estimation": at("deepmac_mask_estimation"),
             "compute_heatmap_sparse": Ignored(reason="selects among implementations with the same result"),
             "post_processing": Refused(reason="NMS of the heatmap's peaks is not supported"),
             "output_prediction_dict": Ignored(reason="adds outputs, does not change detections"),
@@ -115,7 +110,6 @@ CENTER_NET: dict[str, Structure] = {
         makes=tree.CenterNetFeatureExtractor,
         fields={
             "type": Mapped(key="backbone", read=_backbone, write=_extractor, note="detloom's name of the network"),
-            **same("channel_means", "channel_stds", "bgr_ordering"),
             "use_depthwise": Ignored(reason="only unsupported feature extractors read it"),
             "depth_multiplier": _with_mobilenet("depth_multiplier"),
             "use_separable_conv": Depends(
@@ -126,35 +120,23 @@ CENTER_NET: dict[str, Structure] = {
             "upsampling_interpolation": _with_mobilenet("upsampling_interpolation"),
         },
     ),
-    "CenterNet.ObjectDetection": Structure(
-        makes=tree.ObjectDetection,
-        fields={
-            **same("task_loss_weight", "offset_loss_weight", "scale_loss_weight", "localization_loss"),
-            **same("scale_head_params", "offset_head_params"),
-        },
-    ),
+    "CenterNet.ObjectDetection": Structure(makes=tree.ObjectDetection),
     "CenterNet.KeypointEstimation": Structure(
         makes=tree.KeypointEstimation,
         fields={
-            **same("task_name", "task_loss_weight", "loss", "keypoint_label_to_std"),
             "keypoint_class_name": Mapped(
                 key="keypoint_class_name",
                 read=lambda name: _DISPLAY_NAMES.get(name, name),
                 note="/m/01g317, COCO's name of persons, becomes person; else the class's name in the label map",
             ),
-            **same("keypoint_regression_loss_weight", "keypoint_heatmap_loss_weight", "keypoint_offset_loss_weight"),
-            **same("heatmap_bias_init", "keypoint_candidate_score_threshold", "num_candidates_per_keypoint"),
-            **same("peak_max_pool_kernel_size", "unmatched_keypoint_score", "box_scale", "candidate_search_scale"),
             "candidate_ranking_mode": unless("min_distance", "the nearest candidate is taken"),
             **each(_OTHER_RANKING, "score_distance_offset", "score_distance_multiplier", "std_dev_multiplier"),
-            **same("offset_peak_radius", "per_keypoint_offset", "clip_out_of_frame_keypoints"),
             "predict_depth": unless(False, _DEPTH),
             **each(Ignored(reason=f"is used only with predict_depth: {_DEPTH}"), *_DEPTH_SETTINGS),
             "rescore_instances": unless(False, "scores of objects do not depend on their keypoints"),
             "rescoring_threshold": Ignored(reason="is used only with rescore_instances, which is refused"),
             "argmax_postprocessing": unless(False, "keypoints are refined with all peaks"),
             "gaussian_denom_ratio": Ignored(reason="is used only with argmax_postprocessing, which is refused"),
-            **same("heatmap_head_params", "offset_head_params", "regress_head_params"),
         },
     ),
     "CenterNet.KeypointEstimation.KeypointLabelToStdEntry": Structure(
@@ -163,8 +145,6 @@ CENTER_NET: dict[str, Structure] = {
     "CenterNet.DeepMACMaskEstimation": Structure(
         makes=DeepMac,
         fields={
-            **same("classification_loss", "task_loss_weight", "dim", "pixel_embedding_dim", "mask_size", "use_xy"),
-            **same("allowed_masked_classes_ids", "use_instance_embedding", "num_init_channels", "use_only_last_stage"),
             "network_type": Mapped(key="network_type", read=_mask_network),
             "mask_num_subsamples": unless(-1, "the masks of all boxes are trained, as in the Object Detection API"),
             "predict_full_resolution_masks": unless(False, "masks are predicted in boxes"),
@@ -180,14 +160,10 @@ CENTER_NET: dict[str, Structure] = {
             "ignore_per_class_box_overlap": unless(False, "pixels in several boxes of a class count for all of them"),
         },
     ),
-    "CenterNet.PredictionHeadParams": Structure(
-        makes=tree.PredictionHeadParams, fields=same("num_filters", "kernel_sizes")
-    ),
+    "CenterNet.PredictionHeadParams": Structure(makes=tree.PredictionHeadParams),
     "CenterNet.ObjectCenterParams": Structure(
         makes=tree.ObjectCenterParams,
         fields={
-            **same("object_center_loss_weight", "classification_loss", "heatmap_bias_init", "min_box_overlap_iou"),
-            **same("max_box_predictions", "center_head_params", "peak_max_pool_kernel_size"),
             "use_labeled_classes": unless(False, "a loss of labelled classes only is not supported"),
             "keypoint_weights_for_center": Refused(reason="centers computed from keypoints are not supported"),
         },

@@ -20,7 +20,6 @@ from detloom.schemas.odapi.rules import (
     UnsupportedError,
     at,
     each,
-    same,
     unless,
 )
 from detloom.schemas.odapi.text_format import Message
@@ -68,27 +67,16 @@ FASTER_RCNN: dict[str, Structure] = {
     "FasterRcnn": Structure(
         makes=tree.FasterRcnn,
         fields={
-            **same("number_of_stages", "num_classes", "image_resizer", "feature_extractor"),
             "first_stage_anchor_generator": Mapped(
                 key="first_stage_anchor_generator",
                 write=lambda plain: {**plain["first_stage_anchor_generator"], IN_PIXELS: True},
             ),
-            **same("first_stage_atrous_rate"),
             "first_stage_box_predictor_conv_hyperparams": Mapped(
                 key="first_stage_box_predictor_conv_hyperparams", implied={}
             ),
-            **same("first_stage_box_predictor_kernel_size", "first_stage_box_predictor_depth"),
-            **same("first_stage_minibatch_size", "first_stage_positive_balance_fraction"),
-            **same("first_stage_nms_score_threshold", "first_stage_nms_iou_threshold", "first_stage_max_proposals"),
-            **same("first_stage_localization_loss_weight", "first_stage_objectness_loss_weight"),
-            **same("initial_crop_size", "maxpool_kernel_size", "maxpool_stride", "second_stage_box_predictor"),
-            **same("second_stage_batch_size", "second_stage_balance_fraction", "second_stage_post_processing"),
-            **same("second_stage_localization_loss_weight", "second_stage_classification_loss_weight"),
-            **same("second_stage_mask_prediction_loss_weight", "hard_example_miner"),
             "second_stage_classification_loss": at("second_stage_classification_loss", "a softmax if omitted"),
             "inplace_batchnorm_update": unless(False, "the Object Detection API's TF2 models fail with it"),
             **each(_FASTER, "use_matmul_crop_and_resize", "use_matmul_gather_in_matcher"),
-            **same("clip_anchors_to_image"),
             **each(_STATIC, "use_static_balanced_label_sampler", "use_static_shapes", "use_static_shapes_for_eval"),
             "resize_masks": Ignored(reason="masks always have the size of the network's input"),
             "use_partitioned_nms_in_first_stage": _FASTER,
@@ -104,7 +92,6 @@ FASTER_RCNN: dict[str, Structure] = {
         fields={
             "type": Mapped(key="", read=_backbone_and_neck, write=_extractor, note="backbone and type of the neck"),
             "first_stage_features_stride": unless(16, "the backbones have no other stride here"),
-            **same("batch_norm_trainable"),
             "conv_hyperparams": _with_pyramid(at("conv_hyperparams")),
             "override_base_feature_extractor_hyperparams": _with_pyramid(
                 at("override_base_feature_extractor_hyperparams")
@@ -119,11 +106,7 @@ FASTER_RCNN: dict[str, Structure] = {
         makes=MaskRcnnBoxPredictor,
         fields={
             "fc_hyperparams": Mapped(key="fc_hyperparams", implied={}),
-            **same("use_dropout", "dropout_keep_probability", "share_box_across_classes"),
             "box_code_size": unless(4, "a box has four coordinates"),
-            **same("conv_hyperparams", "predict_instance_masks", "mask_height", "mask_width"),
-            **same("mask_prediction_conv_depth", "mask_prediction_num_conv_layers", "masks_are_class_agnostic"),
-            **same("convolve_then_upsample_masks"),
             "predict_keypoints": unless(False, "keypoints are not supported, as in the Object Detection API"),
         },
     ),

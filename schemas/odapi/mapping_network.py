@@ -21,7 +21,6 @@ from detloom.schemas.odapi.rules import (
     UnsupportedError,
     at,
     each,
-    same,
     unless,
 )
 from detloom.schemas.odapi.text_format import Message
@@ -132,20 +131,16 @@ NETWORK: dict[str, Structure] = {
     "ImageResizer": Structure(
         choice="image_resizer_oneof",
         fields={
-            "fixed_shape_resizer": at(""),
-            "keep_aspect_ratio_resizer": at(""),
             **each(_NO_RESIZER, "identity_resizer", "conditional_shape_resizer", "pad_to_multiple_resizer"),
         },
     ),
     "FixedShapeResizer": Structure(
         makes=tree.FixedShapeResizer,
-        fields={**same("height", "width", "resize_method"), "convert_to_grayscale": _GRAY},
+        fields={"convert_to_grayscale": _GRAY},
     ),
     "KeepAspectRatioResizer": Structure(
         makes=tree.KeepAspectRatioResizer,
         fields={
-            **same("min_dimension", "max_dimension", "resize_method"),
-            **same("pad_to_max_dimension", "per_channel_pad_value"),
             "convert_to_grayscale": _GRAY,
         },
     ),
@@ -156,7 +151,6 @@ NETWORK: dict[str, Structure] = {
             "op": Ignored(reason=_NOT_READ),
             "regularizer": Mapped(key="regularizer", implied={}, note="an L2Regularizer with weight 0 if omitted"),
             "initializer": Mapped(key="initializer", implied={}, note="Keras' default, glorot_uniform, if omitted"),
-            **same("activation", "force_use_bias"),
             "batch_norm": Mapped(key="batch_norm", write=_batch_norm),
             "sync_batch_norm": Mapped(
                 key="batch_norm",
@@ -171,31 +165,25 @@ NETWORK: dict[str, Structure] = {
     "Regularizer": Structure(
         choice="regularizer_oneof",
         otherwise={TYPE_KEY: "L2Regularizer", "weight": 0.0},
-        fields=each(at(""), "l1_regularizer", "l2_regularizer"),
     ),
-    "L1Regularizer": Structure(makes=tree.L1Regularizer, fields=same("weight")),
-    "L2Regularizer": Structure(makes=tree.L2Regularizer, fields=same("weight")),
+    "L1Regularizer": Structure(makes=tree.L1Regularizer),
+    "L2Regularizer": Structure(makes=tree.L2Regularizer),
     "Initializer": Structure(
         choice="initializer_oneof",
         otherwise={TYPE_KEY: "VarianceScalingInitializer", "factor": 1.0, "mode": "FAN_AVG", "uniform": True},
         fields={
-            **each(at(""), "truncated_normal_initializer", "random_normal_initializer"),
-            "variance_scaling_initializer": at(""),
             "keras_initializer_by_name": Refused(
                 reason="not supported; supported: truncated_normal_initializer, random_normal_initializer, "
                 "variance_scaling_initializer"
             ),
         },
     ),
-    "TruncatedNormalInitializer": Structure(makes=tree.TruncatedNormalInitializer, fields=same("mean", "stddev")),
-    "RandomNormalInitializer": Structure(makes=tree.RandomNormalInitializer, fields=same("mean", "stddev")),
-    "VarianceScalingInitializer": Structure(
-        makes=tree.VarianceScalingInitializer, fields=same("factor", "uniform", "mode")
-    ),
+    "TruncatedNormalInitializer": Structure(makes=tree.TruncatedNormalInitializer),
+    "RandomNormalInitializer": Structure(makes=tree.RandomNormalInitializer),
+    "VarianceScalingInitializer": Structure(makes=tree.VarianceScalingInitializer),
     "BatchNorm": Structure(
         makes=tree.BatchNorm,
         fields={
-            **same("decay", "center", "scale", "epsilon"),
             "train": Ignored(reason=f"{_NOT_READ}; they read model.ssd.freeze_batchnorm"),
         },
     ),
@@ -205,8 +193,6 @@ NETWORK: dict[str, Structure] = {
         required=("type",),
         fields={
             "type": Mapped(key="", read=_backbone_and_neck, write=_extractor, note="backbone and type of the neck"),
-            **same("depth_multiplier", "min_depth", "pad_to_multiple", "use_explicit_padding", "use_depthwise"),
-            **same("override_base_feature_extractor_hyperparams"),
             "conv_hyperparams": Mapped(key="conv_hyperparams", implied={}),
             "fpn": _depends_on_type("neck", tree.Fpn, _with_neck(tree.Fpn, "neck")),
             "bifpn": _depends_on_type("neck", tree.BiFpn, _bifpn),
@@ -217,13 +203,8 @@ NETWORK: dict[str, Structure] = {
             "spaghettinet_arch_name": unless("", "SpaghettiNet is not supported"),
         },
     ),
-    "FeaturePyramidNetworks": Structure(
-        makes=tree.Fpn, fields=same("min_level", "max_level", "additional_layer_depth")
-    ),
-    "BidirectionalFeaturePyramidNetworks": Structure(
-        makes=tree.BiFpn,
-        fields=same("min_level", "max_level", "num_iterations", "num_filters", "combine_method"),
-    ),
+    "FeaturePyramidNetworks": Structure(makes=tree.Fpn),
+    "BidirectionalFeaturePyramidNetworks": Structure(makes=tree.BiFpn),
     # --- heads --------------------------------------------------------------------------------------------------------
     "BoxPredictor": Structure(
         choice="box_predictor_oneof",
@@ -238,8 +219,6 @@ NETWORK: dict[str, Structure] = {
         makes=tree.ConvolutionalBoxPredictor,
         fields={
             "conv_hyperparams": Mapped(key="conv_hyperparams", implied={}),
-            **same("min_depth", "max_depth", "num_layers_before_predictor", "use_dropout", "dropout_keep_probability"),
-            **same("kernel_size", "class_prediction_bias_init", "use_depthwise"),
             "box_code_size": _BOX_CODE,
             "apply_sigmoid_to_scores": Ignored(reason=f"{_NOT_READ}; they read post_processing.score_converter"),
             "box_encodings_clip_range": _NO_CLIP,
@@ -249,9 +228,6 @@ NETWORK: dict[str, Structure] = {
         makes=tree.WeightSharedConvolutionalBoxPredictor,
         fields={
             "conv_hyperparams": Mapped(key="conv_hyperparams", implied={}),
-            **same("depth", "num_layers_before_predictor", "kernel_size", "class_prediction_bias_init"),
-            **same("use_dropout", "dropout_keep_probability", "share_prediction_tower", "use_depthwise"),
-            **same("score_converter", "apply_conv_hyperparams_to_heads", "apply_conv_hyperparams_pointwise"),
             "box_code_size": _BOX_CODE,
             "box_encodings_clip_range": _NO_CLIP,
         },

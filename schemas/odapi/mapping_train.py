@@ -9,7 +9,7 @@ from typing import Any
 
 from detloom.schemas.model import config as tree
 from detloom.schemas.model import optimizers as optimizers
-from detloom.schemas.odapi.rules import Depends, Ignored, Mapped, Refused, Rule, Structure, at, each, same, unless
+from detloom.schemas.odapi.rules import Depends, Ignored, Mapped, Refused, Rule, Structure, at, each, unless
 from detloom.schemas.odapi.text_format import Message
 from detloom.schemas.reading.typed_dict import TYPE_KEY
 
@@ -110,7 +110,6 @@ TRAIN: dict[str, Structure] = {
         makes=tree.TrainEvalConfig,
         single={"eval_input_reader": "evaluation reads only the first data set"},
         fields={
-            **same("model"),
             "train_config": at("train"),
             "train_input_reader": at("train_input"),
             "eval_config": at("eval"),
@@ -121,7 +120,6 @@ TRAIN: dict[str, Structure] = {
     "TrainConfig": Structure(
         makes=tree.Train,
         fields={
-            **same("batch_size", "num_steps", "add_regularization_loss", "keep_checkpoint_every_n_hours"),
             "use_bfloat16": Mapped(
                 key="precision",
                 read=lambda is_used: "bfloat16_on_tpu" if is_used else "float32",
@@ -180,47 +178,25 @@ TRAIN: dict[str, Structure] = {
             ),
         },
     ),
-    "RMSPropOptimizer": Structure(makes=optimizers.RmsPropOptimizer, fields={**_MOMENTUM, **same("decay", "epsilon")}),
-    "MomentumOptimizer": Structure(makes=optimizers.MomentumOptimizer, fields=_MOMENTUM),
-    "AdamOptimizer": Structure(makes=optimizers.AdamOptimizer, fields=same("learning_rate", "epsilon")),
-    "LearningRate": Structure(
-        choice="learning_rate",
+    "RMSPropOptimizer": Structure(
+        makes=optimizers.RmsPropOptimizer,
         fields={
-            **each(at(""), "constant_learning_rate", "exponential_decay_learning_rate"),
-            **each(at(""), "manual_step_learning_rate", "cosine_decay_learning_rate"),
+            **_MOMENTUM,
         },
     ),
-    "ConstantLearningRate": Structure(makes=optimizers.ConstantLearningRate, fields=same("learning_rate")),
-    "ExponentialDecayLearningRate": Structure(
-        makes=optimizers.ExponentialDecayLearningRate,
-        fields=same(
-            "initial_learning_rate",
-            "decay_steps",
-            "decay_factor",
-            "staircase",
-            "burnin_learning_rate",
-            "burnin_steps",
-            "min_learning_rate",
-        ),
-    ),
-    "ManualStepLearningRate": Structure(
-        makes=optimizers.ManualStepLearningRate, fields=same("initial_learning_rate", "schedule", "warmup")
-    ),
-    "ManualStepLearningRate.LearningRateSchedule": Structure(
-        makes=optimizers.LearningRateStep, fields=same("step", "learning_rate")
-    ),
-    "CosineDecayLearningRate": Structure(
-        makes=optimizers.CosineDecayLearningRate,
-        fields=same(
-            "learning_rate_base", "total_steps", "warmup_learning_rate", "warmup_steps", "hold_base_rate_steps"
-        ),
-    ),
+    "MomentumOptimizer": Structure(makes=optimizers.MomentumOptimizer, fields=_MOMENTUM),
+    "AdamOptimizer": Structure(makes=optimizers.AdamOptimizer),
+    "LearningRate": Structure(choice="learning_rate"),
+    "ConstantLearningRate": Structure(makes=optimizers.ConstantLearningRate),
+    "ExponentialDecayLearningRate": Structure(makes=optimizers.ExponentialDecayLearningRate),
+    "ManualStepLearningRate": Structure(makes=optimizers.ManualStepLearningRate),
+    "ManualStepLearningRate.LearningRateSchedule": Structure(makes=optimizers.LearningRateStep),
+    "CosineDecayLearningRate": Structure(makes=optimizers.CosineDecayLearningRate),
     # --- evaluation ---------------------------------------------------------------------------------------------------
     "EvalConfig": Structure(
         makes=tree.Eval,
         single={"parameterized_metric": "a model has keypoints of one class"},
         fields={
-            **same("batch_size", "use_moving_averages", "metrics_set"),
             **each(_TF1, "num_examples", "eval_interval_secs", "max_evals", "save_graph", "eval_master"),
             **each(_TF1, "ignore_groundtruth", "use_dummy_loss_in_eval"),
             "eval_instance_masks": Ignored(reason="masks are evaluated if the model has them"),
@@ -249,7 +225,8 @@ TRAIN: dict[str, Structure] = {
         },
     ),
     "ParameterizedMetric": Structure(
-        choice="parameterized_metric", otherwise={}, fields={"coco_keypoint_metrics": at("")}
+        choice="parameterized_metric",
+        otherwise={},
     ),
     "CocoKeypointMetrics": Structure(
         fields={
@@ -264,8 +241,6 @@ TRAIN: dict[str, Structure] = {
     "InputReader": Structure(
         makes=tree.InputReader,
         fields={
-            **same("label_map_path", "shuffle", "num_epochs", "shuffle_buffer_size"),
-            **same("max_number_of_boxes", "sample_1_of_n_examples"),
             "tf_record_input_reader": at(""),
             "external_input_reader": Ignored(
                 reason="names data outside of TFRecord files; the data of the run is read"
@@ -306,5 +281,5 @@ TRAIN: dict[str, Structure] = {
             "sample_from_datasets_weights": Refused(reason="weighted data sets are not supported"),
         },
     ),
-    "TFRecordInputReader": Structure(fields=same("input_path")),
+    "TFRecordInputReader": Structure(fields={"input_path": at("input_path")}),
 }

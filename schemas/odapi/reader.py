@@ -23,6 +23,7 @@ from detloom.schemas.odapi.rules import (
     Refused,
     Structure,
     UnsupportedError,
+    add_implied_rules,
     allowed_texts,
     fields_without_default,
     tagged_classes,
@@ -34,7 +35,7 @@ from detloom.schemas.reading.redact import HIDDEN, is_secret, redact
 from detloom.schemas.reading.typed_dict import TYPE_KEY, KeyPath, format_key_path
 
 # The rules of all messages that have a counterpart in the configuration tree; other messages are refused.
-STRUCTURES: dict[str, Structure] = {**TRAIN, **MODEL, **CENTER_NET, **FASTER_RCNN, **NETWORK, **STEPS}
+STRUCTURES = add_implied_rules({**TRAIN, **MODEL, **CENTER_NET, **FASTER_RCNN, **NETWORK, **STEPS})
 MISSING = "(missing)"
 
 

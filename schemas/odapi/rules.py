@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from detloom.schemas.model.config import TrainEvalConfig
+from detloom.schemas.odapi.fields import message_types
 from detloom.schemas.odapi.text_format import Message
 from detloom.schemas.reading.overrides import Located
 from detloom.schemas.reading.typed_dict import dataclass_members, is_untagged, nested_dataclasses, to_dict, type_hints
@@ -90,7 +91,8 @@ class Structure:
     """The rules of one message of the Object Detection API.
 
     Attributes:
-        fields: a rule for each field.
+        fields: the rules that are not implied. A field without a rule is mapped to the field of `makes` with its name;
+            as a member of a oneof in a message without `makes`, to the key of that message.
         makes: dataclass built from the values; None if the values belong to another dataclass.
         choice: oneof of which one member must be set.
         otherwise: plain tree if no member is set, if that is allowed.
@@ -98,7 +100,7 @@ class Structure:
         single: repeated fields of which only the first value is read, each with the reason.
     """
 
-    fields: Mapping[str, Rule | Depends]
+    fields: Mapping[str, Rule | Depends] = field(default_factory=dict)
     makes: type | None = None
     choice: str = ""
     otherwise: Any = NOTHING
@@ -117,11 +119,6 @@ def at(key: str, note: str = "") -> Mapped:
     return Mapped(key=key, note=note)
 
 
-def same(*names: str) -> dict[str, Rule | Depends]:
-    """Return rules for fields that have the same name in the tree as in the file."""
-    return {name: Mapped(key=name) for name in names}
-
-
 def each(rule: Rule, *names: str) -> dict[str, Rule | Depends]:
     """Use one rule for several fields."""
     return dict.fromkeys(names, rule)
@@ -129,6 +126,23 @@ def each(rule: Rule, *names: str) -> dict[str, Rule | Depends]:
 
 def unless(harmless: Any, reason: str) -> Refused:
     return Refused(reason=reason, harmless=harmless)
+
+
+def add_implied_rules(structures: Mapping[str, Structure]) -> dict[str, Structure]:
+    """Return the structures by message with a rule for each field; `Structure.fields` says which rules are implied."""
+    return {name: _with_implied_rules(name, structure, structures) for name, structure in structures.items()}
+
+
+def _with_implied_rules(message: str, structure: Structure, structures: Mapping[str, Structure]) -> Structure:
+    made = structure.makes
+    names = {item.name for item in dataclasses.fields(made)} if made else set()
+    implied: dict[str, Rule | Depends] = {}
+    for item in message_types()[message].fields.values():
+        if item.name in names:
+            implied[item.name] = at(item.name)
+        elif made is None and item.oneof and item.type in structures:
+            implied[item.name] = at("")
+    return dataclasses.replace(structure, fields={**implied, **structure.fields})
 
 
 # --- dataclasses of the configuration tree ----------------------------------------------------------------------------

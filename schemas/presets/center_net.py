@@ -34,29 +34,28 @@ from detloom.schemas.model.optimizers import (
 )
 from detloom.schemas.presets.preset import Preset
 
-_FLIP_AND_CROP = (
-    RandomHorizontalFlip(),
-    RandomCropImage(min_aspect_ratio=0.5, max_aspect_ratio=1.7, random_coef=0.25),
-)
+_CROP = RandomCropImage(min_aspect_ratio=0.5, max_aspect_ratio=1.7, random_coef=0.25)
 _COLORS = (RandomAdjustHue(), RandomAdjustContrast(), RandomAdjustSaturation(), RandomAdjustBrightness())
 _PAD = RandomAbsolutePadImage(max_height_padding=200, max_width_padding=200, pad_color=(0.0, 0.0, 0.0))
+_NETWORKS = {
+    "resnet50_v1": "ResNet-50",
+    "resnet50_v2": "ResNet-50 V2",
+    "resnet101_v1": "ResNet-101",
+    "hourglass_104": "two stacked hourglasses",
+}
 
 
 class CenterNetRow(NamedTuple):
     """A CenterNet of the zoo; `side` is that of the square input in pixels."""
 
     name: str
-    network: str
     feature_extractor: CenterNetFeatureExtractor
     side: int
     num_parameters: int
     coco_ap: float
     num_steps: int
-    learning_rate: ManualStepLearningRate | CosineDecayLearningRate
-    augmentations: tuple[Augmentation, ...] = (*_FLIP_AND_CROP, *_COLORS, _PAD)
     keypoint_ap: float | None = None
     """With the keypoints of persons."""
-    eval_input: InputReader = InputReader(shuffle=False, num_epochs=1)
 
 
 def _cosine(num_steps: int) -> CosineDecayLearningRate:
@@ -94,107 +93,33 @@ _SIGMAS = tuple(KeypointSigma(name=name, sigma=round(sigma, 3)) for name, sigma 
 _FLIP_KEYPOINTS = RandomHorizontalFlip(
     keypoint_flip_permutation=(0, 2, 1, 4, 3, 6, 5, 8, 7, 10, 9, 12, 11, 14, 13, 16, 15)
 )
-_AUGMENTATIONS_WITH_KEYPOINTS = (_FLIP_KEYPOINTS, *_FLIP_AND_CROP[1:], *_COLORS, _PAD)
+_RESNET50_V1 = CenterNetFeatureExtractor(backbone="resnet50_v1")
+_RESNET50_V2 = CenterNetFeatureExtractor(backbone="resnet50_v2")
+_RESNET101_V1 = CenterNetFeatureExtractor(backbone="resnet101_v1")
 CENTERNETS = (
-    CenterNetRow(
-        name="centernet_resnet50_v2_512x512",
-        network="ResNet-50 V2",
-        feature_extractor=CenterNetFeatureExtractor(backbone="resnet50_v2"),
-        side=512,
-        num_parameters=29_846_622,
-        coco_ap=29.5,
-        num_steps=250_000,
-        learning_rate=_cosine(250_000),
-    ),
-    CenterNetRow(
-        name="centernet_resnet101_v1_fpn_512x512",
-        network="ResNet-101",
-        feature_extractor=CenterNetFeatureExtractor(backbone="resnet101_v1"),
-        side=512,
-        num_parameters=44_295_454,
-        coco_ap=34.2,
-        num_steps=140_000,
-        learning_rate=_MANUAL_STEPS,
-    ),
-    CenterNetRow(
-        name="centernet_hourglass104_512x512",
-        network="two stacked hourglasses",
-        feature_extractor=_HOURGLASS_104,
-        side=512,
-        num_parameters=191_289_148,
-        coco_ap=41.9,
-        num_steps=140_000,
-        learning_rate=_MANUAL_STEPS,
-    ),
-    CenterNetRow(
-        name="centernet_hourglass104_1024x1024",
-        network="two stacked hourglasses",
-        feature_extractor=_HOURGLASS_104,
-        side=1024,
-        num_parameters=191_289_148,
-        coco_ap=44.5,
-        num_steps=50_000,
-        learning_rate=_cosine(50_000),
-        augmentations=(
-            RandomHorizontalFlip(),
-            *_COLORS,
-            RandomSquareCropByScale(scale_min=0.6, scale_max=1.3),
-        ),
-    ),
-    CenterNetRow(
-        name="centernet_resnet50_v1_fpn_512x512_kpts",
-        network="ResNet-50",
-        feature_extractor=CenterNetFeatureExtractor(backbone="resnet50_v1"),
-        side=512,
-        num_parameters=25_742_195,
-        coco_ap=29.3,
-        num_steps=250_000,
-        learning_rate=_cosine(250_000),
-        augmentations=_AUGMENTATIONS_WITH_KEYPOINTS,
-        keypoint_ap=50.7,
-    ),
-    CenterNetRow(
-        name="centernet_resnet50_v2_512x512_kpts",
-        network="ResNet-50 V2",
-        feature_extractor=CenterNetFeatureExtractor(backbone="resnet50_v2"),
-        side=512,
-        num_parameters=30_311_603,
-        coco_ap=27.6,
-        num_steps=250_000,
-        learning_rate=_cosine(250_000),
-        augmentations=_AUGMENTATIONS_WITH_KEYPOINTS,
-        keypoint_ap=48.2,
-    ),
-    CenterNetRow(
-        name="centernet_hourglass104_512x512_kpts",
-        network="two stacked hourglasses",
-        feature_extractor=_HOURGLASS_104,
-        side=512,
-        num_parameters=194_873_318,
-        coco_ap=40.0,
-        num_steps=250_000,
-        learning_rate=_cosine(250_000),
-        augmentations=_AUGMENTATIONS_WITH_KEYPOINTS,
-        keypoint_ap=61.4,
-        eval_input=InputReader(),
-    ),
-    CenterNetRow(
-        name="centernet_hourglass104_1024x1024_kpts",
-        network="two stacked hourglasses",
-        feature_extractor=_HOURGLASS_104,
-        side=1024,
-        num_parameters=194_873_318,
-        coco_ap=42.8,
-        num_steps=250_000,
-        learning_rate=_cosine(250_000),
-        augmentations=(_FLIP_KEYPOINTS, *_COLORS, RandomSquareCropByScale(scale_min=0.6, scale_max=1.3)),
-        keypoint_ap=64.5,
-    ),
+    CenterNetRow("centernet_resnet50_v2_512x512", _RESNET50_V2, 512, 29_846_622, 29.5, 250_000),
+    CenterNetRow("centernet_resnet101_v1_fpn_512x512", _RESNET101_V1, 512, 44_295_454, 34.2, 140_000),
+    CenterNetRow("centernet_hourglass104_512x512", _HOURGLASS_104, 512, 191_289_148, 41.9, 140_000),
+    CenterNetRow("centernet_hourglass104_1024x1024", _HOURGLASS_104, 1024, 191_289_148, 44.5, 50_000),
+    CenterNetRow("centernet_resnet50_v1_fpn_512x512_kpts", _RESNET50_V1, 512, 25_742_195, 29.3, 250_000, 50.7),
+    CenterNetRow("centernet_resnet50_v2_512x512_kpts", _RESNET50_V2, 512, 30_311_603, 27.6, 250_000, 48.2),
+    CenterNetRow("centernet_hourglass104_512x512_kpts", _HOURGLASS_104, 512, 194_873_318, 40.0, 250_000, 61.4),
+    CenterNetRow("centernet_hourglass104_1024x1024_kpts", _HOURGLASS_104, 1024, 194_873_318, 42.8, 250_000, 64.5),
 )
+_REPEATS_EVALUATION = "centernet_hourglass104_512x512_kpts"  # the zoo sets neither shuffle nor num_epochs
+
+
+def _augmentations(row: CenterNetRow) -> tuple[Augmentation, ...]:
+    flip = RandomHorizontalFlip() if row.keypoint_ap is None else _FLIP_KEYPOINTS
+    if row.side == 1024:
+        return (flip, *_COLORS, RandomSquareCropByScale(scale_min=0.6, scale_max=1.3))
+    return (flip, _CROP, *_COLORS, _PAD)
 
 
 def _config(row: CenterNetRow) -> TrainEvalConfig:
     """Return the configuration of a preset."""
+    rate = _MANUAL_STEPS if row.num_steps == 140_000 else _cosine(row.num_steps)
+    is_default_input = row.name == _REPEATS_EVALUATION
     return TrainEvalConfig(
         model=CenterNet(
             image_resizer=KeepAspectRatioResizer(
@@ -207,12 +132,12 @@ def _config(row: CenterNetRow) -> TrainEvalConfig:
         ),
         train=Train(
             num_steps=row.num_steps,
-            optimizer=AdamOptimizer(learning_rate=row.learning_rate, epsilon=1e-7),
+            optimizer=AdamOptimizer(learning_rate=rate, epsilon=1e-7),
             batch_size=128,
-            augmentations=row.augmentations,
+            augmentations=_augmentations(row),
         ),
         eval=Eval(keypoint_sigmas=_SIGMAS if row.keypoint_ap is not None else ()),
-        eval_input=row.eval_input,
+        eval_input=InputReader() if is_default_input else InputReader(shuffle=False, num_epochs=1),
     )
 
 
@@ -228,5 +153,5 @@ def center_net_presets() -> Iterator[Preset]:
             num_parameters=row.num_parameters,
             coco_ap=row.coco_ap,
             coco_keypoint_ap=row.keypoint_ap,
-            description=f"CenterNet (arXiv:1904.07850) with {row.network}: {peaks}.",
+            description=f"CenterNet (arXiv:1904.07850) with {_NETWORKS[row.feature_extractor.backbone]}: {peaks}.",
         )
