@@ -6,8 +6,9 @@ SHELL := bash
 MAKEFLAGS += --no-print-directory
 
 BIN := .venv/bin
-# What the user's shell adds to Python's path must not shadow the pinned packages.
-unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP
+# What the user's shell adds to Python's path must not shadow the pinned packages. Without byte code, each process of
+# the tests compiles detloom again, and pytest rewrites the assertions of all tests.
+unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONDONTWRITEBYTECODE
 # TensorFlow's start-up chatter; errors still show. An exported value of the user's wins.
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 

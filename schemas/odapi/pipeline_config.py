@@ -22,13 +22,11 @@ __all__ = [
 ]
 
 
-def parse_pipeline_config(text: str, name: str, override_text: str = "") -> PipelineConfigReport:
+def parse_pipeline_config(text: str, name: str) -> PipelineConfigReport:
     """Parse a text; fields that are not supported are in the report's `refused`.
 
     Args:
         name: name of the file, for messages.
-        override_text: text merged over it, as with the Object Detection API's `config_override`; messages call it
-            "override".
 
     Raises:
         InputError: with file and line, if the syntax is invalid, or a field is unknown or has the wrong type.
@@ -38,8 +36,6 @@ def parse_pipeline_config(text: str, name: str, override_text: str = "") -> Pipe
 
     root = new_root(name)
     merge_text(root, text, name)
-    if override_text:
-        merge_text(root, override_text, "override")
     return read_messages(root)
 
 
@@ -50,13 +46,13 @@ def refusal(report: PipelineConfigReport) -> InputError:
     return InputError(f"{first.where}: {first.path}: {first.reason}{more}.")
 
 
-def read_pipeline_config(path: Path, override_text: str = "") -> TrainEvalConfig:
+def read_pipeline_config(path: Path) -> TrainEvalConfig:
     """Read the configuration of a file.
 
     Raises:
         InputError: with file and line, for the first field that is refused, wrong or out of range.
     """
-    report = parse_pipeline_config(read_text_file(path), str(path), override_text)
+    report = parse_pipeline_config(read_text_file(path), str(path))
     if report.refused:
         raise refusal(report)
     return from_dict(TrainEvalConfig, report.located.data, locate=report.located.locate)

@@ -6,14 +6,19 @@ from pathlib import Path
 import pytest
 
 from detloom.schemas.model.config import TrainEvalConfig
-from detloom.schemas.odapi.pipeline_config import PipelineConfigReport, parse_pipeline_config
+from detloom.schemas.odapi.reader import read_messages
+from detloom.schemas.odapi.rules import PipelineConfigReport
+from detloom.schemas.odapi.text_format import merge_text, new_root
 from detloom.schemas.reading.typed_dict import from_dict
 
 FPNLITE = (Path(__file__).parent / "configs" / "fpnlite.config").read_text()
 
 
 def _parse(text: str, override: str = "") -> PipelineConfigReport:
-    return parse_pipeline_config(text, "F", override)
+    root = new_root("F")
+    merge_text(root, text, "F")
+    merge_text(root, override, "override")
+    return read_messages(root)
 
 
 def _config_of(text: str, override: str = "") -> TrainEvalConfig:

@@ -1,4 +1,4 @@
-"""A pytest plugin: marks the tests of the tier `meta`, and those that need TensorFlow or TFX.
+"""A pytest plugin: collects the files of a tier, and marks the tests of `meta` and those that need TensorFlow or TFX.
 
 A test needs what its file, its function and its fixtures import, and what the modules of detloom that they import load.
 Imports inside functions of detloom do not count: a test that reaches one is marked `needs_tensorflow` by hand.
@@ -21,7 +21,25 @@ TENSORFLOW = frozenset({"tensorflow", "keras"})
 META = [ROOT / "tests" / name for name in ("conformance", "docs")]
 
 
+# Tiers of which only some files have tests, with the text that these files contain.
+TIER_OF_FILES = {name: f"mark.{name}" for name in ("slow", "nightly")}
+# Folders whose tests all need a cluster or servers, which the tier of this name has.
+TIER_FOLDERS = {ROOT / "tests" / name: name for name in ("cluster", "flink", "object_stores")}
 BLOCKED_MESSAGE = "the tier without TensorFlow imported {}: mark the test with needs_tensorflow"
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out what has no test of the tier that is run, because the imports of all files take half a minute."""
+    tier = config.getoption("markexpr")
+    if collection_path in TIER_FOLDERS and f"not {TIER_FOLDERS[collection_path]}" in tier:
+        return True
+    if not collection_path.match("test_*.py"):
+        return None
+    if tier.startswith("meta"):
+        is_of_tier = any(collection_path.is_relative_to(folder) for folder in META)
+    else:
+        is_of_tier = tier not in TIER_OF_FILES or TIER_OF_FILES[tier] in collection_path.read_text("utf-8")
+    return None if is_of_tier else True  # None: other plugins decide
 
 
 @pytest.hookimpl(tryfirst=True)  # before the items are selected by their markers

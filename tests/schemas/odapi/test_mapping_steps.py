@@ -8,6 +8,7 @@ import pytest
 from detloom.schemas.model import augmentations as tree
 from detloom.schemas.model import color_augmentations as colors
 from detloom.schemas.model import crop_augmentations as crops
+from detloom.schemas.model.config import TrainEvalConfig
 from detloom.schemas.odapi.pipeline_config import format_pipeline_config, parse_pipeline_config, read_pipeline_config
 from detloom.schemas.reading.typed_dict import from_dict
 
@@ -26,6 +27,15 @@ def read_steps(text: str) -> tuple[tree.Augmentation, ...]:
     assert [note for note in report.refused if "data_augmentation" in note.path] == []
     plain = {"augmentations": report.located.data["train"]["augmentations"]}
     return from_dict(Steps, plain, locate=report.located.locate).augmentations
+
+
+def text_of(step: str) -> str:
+    return f"train_config {{ data_augmentation_options {{ {step} }} }}"
+
+
+def with_steps(*steps: tree.Augmentation) -> TrainEvalConfig:
+    config = read_pipeline_config(SMALL_FILE)
+    return dataclasses.replace(config, train=dataclasses.replace(config.train, augmentations=steps))
 
 
 @pytest.mark.parametrize(
@@ -132,15 +142,55 @@ def read_steps(text: str) -> tuple[tree.Augmentation, ...]:
             "random_self_concat_image {}",
             tree.RandomSelfConcatImage(concat_vertical_probability=0.1, concat_horizontal_probability=0.1),
         ),
+        ("random_distort_color {}", colors.RandomDistortColor(color_ordering=0)),
+        ("random_distort_color { color_ordering: 1 }", colors.RandomDistortColor(color_ordering=1)),
+        ("random_rgb_to_gray {}", colors.RandomRgbToGray(probability=0.1)),
+        ("random_pixel_value_scale {}", colors.RandomPixelValueScale(minval=0.9, maxval=1.1)),
+        (
+            "random_black_patches {}",
+            colors.RandomBlackPatches(max_black_patches=10, probability=0.5, size_to_image_ratio=0.1),
+        ),
+        ("random_jpeg_quality {}", colors.RandomJpegQuality(random_coef=0.0, min_jpeg_quality=0, max_jpeg_quality=100)),
+        (
+            "random_patch_gaussian {}",
+            colors.RandomPatchGaussian(
+                random_coef=0.0,
+                min_patch_size=1,
+                max_patch_size=250,
+                min_gaussian_stddev=0.0,
+                max_gaussian_stddev=1.0,
+            ),
+        ),
+        ("adjust_gamma { gamma: 2.0 }", colors.AdjustGamma(gamma=2.0, gain=1.0)),
+        ("autoaugment_image {}", tree.AutoAugmentImage(policy_name="v0")),
+        ("autoaugment_image { policy_name: 'v3' }", tree.AutoAugmentImage(policy_name="v3")),
     ],
 )
 def test_step_is_read_with_the_reference_defaults_and_round_trips(step, expected):
-    assert read_steps(f"train_config {{ data_augmentation_options {{ {step} }} }}") == (expected,)
-    config = read_pipeline_config(SMALL_FILE)
-    changed = dataclasses.replace(config, train=dataclasses.replace(config.train, augmentations=(expected,)))
-    text = format_pipeline_config(changed)
+    assert read_steps(text_of(step)) == (expected,)
+    text = format_pipeline_config(with_steps(expected))
     assert "detloom" not in text
     assert read_steps(text) == (expected,)
+
+
+def test_steps_without_a_field_round_trip(config_of):
+    config = with_steps(
+        colors.RandomDistortColor(), tree.RandAugment(num_layers=2), tree.Mosaic(), tree.MixUp(alpha=8.0)
+    )
+    assert config_of(format_pipeline_config(config)) == config
+
+
+@pytest.mark.parametrize(
+    ("step", "reason"),
+    [
+        ("rgb_to_gray {}", "one channel"),
+        ("normalize_image {}", "every backbone"),
+        ("drop_label_probabilistically { label: 1 }", "changes the data set"),
+        ("remap_labels { original_labels: 1 new_label: 2 }", "changes the data set"),
+    ],
+)
+def test_unsupported_step_is_refused_with_an_alternative(step, reason, parse):
+    assert any(reason in note.reason for note in parse(text_of(step)).refused)
 
 
 @pytest.mark.parametrize(
