@@ -37,15 +37,6 @@ def test_commands_and_their_options_exist(block, monkeypatch):
             pytest.fail(f"{block}: detloom {' '.join(arguments)}: {error.format_message()}")
 
 
-@pytest.mark.parametrize(
-    "command",
-    ["runn my.yaml", "run my.yaml --sett a=1", "run", "run a b", "timer my.yaml --kind anacron", "config chek"],
-)
-def test_a_wrong_command_is_noticed(command, monkeypatch):
-    with pytest.raises(click.UsageError):
-        parse_command(command.split(), monkeypatch)
-
-
 @blocks("yaml")
 def test_run_files_and_fragments_of_them_pass_the_check(block, tmp_path, monkeypatch):
     monkeypatch.setenv("CELLS_DIR", str(tmp_path))
@@ -67,11 +58,6 @@ def check_run_file(tree, folder):
     path = folder / "run.yaml"
     path.write_text(yaml.safe_dump(whole))
     return check_config(str(path))
-
-
-@pytest.mark.parametrize("tree", [{"tranier": {}}, {"push": {"keep_version": 5}}, {"gates": {"floors": [{"min": 2}]}}])
-def test_a_wrong_run_file_is_noticed(tree, tmp_path):
-    assert check_run_file(tree, tmp_path).verdict == "invalid"
 
 
 @blocks("json")
@@ -123,12 +109,6 @@ def top_level_names(tree):
             yield from (target.id for target in targets if isinstance(target, ast.Name))
         elif isinstance(node, ast.If):  # TYPE_CHECKING: names that are imported when they are first used
             yield from top_level_names(node)
-
-
-def test_a_wrong_import_is_noticed():
-    assert has_name("detloom.pipelines.local.run_local", "run_locally")
-    assert not has_name("detloom.pipelines.local.run_local", "run_remotely")
-    assert not has_name("detloom.pipelines.loca.run_local", "run_locally")
 
 
 # `make docs-site` checks the links between the pages of docs/.

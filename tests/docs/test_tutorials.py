@@ -112,21 +112,6 @@ def pattern_of(line):
     return re.escape(pattern).replace("\0", r"[\d.,]*\d").replace("\1", ".*").replace("\2", " +")
 
 
-@pytest.mark.parametrize(
-    ("expected", "is_there"),
-    [
-        ("a 5 b\n", True),
-        ("first\n...d\n", True),
-        ("last   word\n", True),
-        ("last word\nfirst\n", False),
-        ("first word\n", False),
-        ("a 5\n", False),
-    ],
-)
-def test_expected_lines_are_found_in_order(expected, is_there):
-    assert (missing_lines(expected, "first\nno\na 1,234.5 b\nlast word\n") == []) == is_there
-
-
 def test_there_are_tutorials():
     assert len(TUTORIALS) >= 5
     assert all(read_blocks(Path(page), "bash") for page in TUTORIALS)

@@ -105,6 +105,13 @@ def assert_same(ours: Message, theirs: Any) -> None:
 
 
 TEXTS = {
+    "colon and comma": ["train_config: { num_steps: 3, batch_size: 4 }"],
+    "angle brackets": ["train_config < num_steps: 3; batch_size: 4; >;"],
+    "bases and comment": ["train_config {num_steps:0x3 batch_size:017} # a comment"],
+    "white space": ["\r\ntrain_config\t{\r\nnum_steps :\n3\nbatch_size: 4294967295}"],
+    "merged": ["eval_config { batch_size: 2 metrics_set: 'a' } eval_config{metrics_set:'b'}"],
+    "words": ["train_config { use_bfloat16: False fine_tune_checkpoint_version: V2 gradient_clipping_by_norm: nan }"],
+    "numbers": ["train_config { use_bfloat16: 0 gradient_clipping_by_norm: -1e-3f startup_delay_steps: -inf }"],
     "twice": ["train_config { num_steps: 1 num_steps: 2 } train_config { batch_size: 3 }"],
     "oneof": [
         "model { ssd { num_classes: 3 } center_net { num_classes: 1 } ssd { freeze_batchnorm: t } }",

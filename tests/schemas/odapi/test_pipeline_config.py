@@ -321,33 +321,6 @@ def test_error_names_the_first_refused_field_and_counts_the_others(tmp_path, par
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (b"\xff\xfe\x00", ":1: got bytes that are not UTF-8"),
-        (b"model {}\n# \xe9", ":2: got bytes that are not UTF-8"),
-        (b"#" * 1_000_001, ": is larger than 1000000 bytes"),
-    ],
-)
-def test_binary_or_large_file_is_rejected(tmp_path, data, message):
-    (tmp_path / "F").write_bytes(data)
-    with pytest.raises(InputError, match=f"^{tmp_path}/F{message}"):
-        read_pipeline_config(tmp_path / "F")
-
-
-def test_missing_file_is_rejected(tmp_path):
-    with pytest.raises(InputError, match=r"nothing\.config(:1)?: no such file\.$"):
-        read_pipeline_config(tmp_path / "nothing.config")
-
-
-@pytest.mark.parametrize("name", [".", "x" * 300, "a\0b", "file/below"])
-def test_invalid_file_name_is_rejected(tmp_path, name):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(InputError) as error:
-        read_pipeline_config(tmp_path / name)
-    assert str(error.value).isprintable()
-
-
 def test_byte_order_mark_is_skipped(tmp_path):
     (tmp_path / "F").write_bytes(b"\xef\xbb\xbfmodel {}")
     assert read_text_file(tmp_path / "F") == "model {}"

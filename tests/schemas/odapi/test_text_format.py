@@ -36,54 +36,6 @@ def fault(text: str) -> str:
 # --- syntax -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "train_config { num_steps: 3 batch_size: 4 }",
-        "train_config: { num_steps: 3, batch_size: 4 }",
-        "train_config < num_steps: 3; batch_size: 4; >;",
-        "train_config {num_steps:0x3 batch_size:04} # a comment",
-        "train_config{num_steps:3}train_config{batch_size:4}",
-        "\r\ntrain_config\t{\r\nnum_steps :\n3\nbatch_size: 4}",
-    ],
-)
-def test_notations_of_a_message_are_equivalent(text):
-    message = read(text).values["train_config"][0]
-    assert isinstance(message, Message)
-    assert (message.scalar("num_steps"), message.scalar("batch_size")) == (3, 4)
-
-
-@pytest.mark.parametrize(
-    ("field", "written", "value"),
-    [
-        ("gradient_clipping_by_norm", ".5", 0.5),
-        ("gradient_clipping_by_norm", "-1e-3f", -0.001),
-        ("gradient_clipping_by_norm", "7", 7.0),
-        ("gradient_clipping_by_norm", "-inf", float("-inf")),
-        ("replicas_to_aggregate", "-0x10", -16),
-        ("batch_size", "4294967295", 2**32 - 1),
-        ("batch_size", "017", 15),
-        ("use_bfloat16", "t", True),
-        ("use_bfloat16", "0", False),
-        ("use_bfloat16", "False", False),
-        ("fine_tune_checkpoint_version", "V2", "V2"),
-        ("fine_tune_checkpoint_version", "2", "V2"),
-        ("fine_tune_checkpoint", r"'a' \"b\"".replace("\\", "") + " 'c'", "abc"),
-        ("fine_tune_checkpoint", r'"\"\x41\101\n\303\251é"', '"AA\néé'),
-    ],
-)
-def test_values(field, written, value):
-    message = read(f"train_config {{ {field}: {written} }}").values["train_config"][0]
-    assert isinstance(message, Message)
-    assert message.scalar(field) == value
-
-
-def test_nan_is_a_number():
-    assert values("train_config { gradient_clipping_by_norm: nan }") == {
-        "train_config.gradient_clipping_by_norm": "nan"
-    }
-
-
 def test_lists_of_values_and_of_messages():
     text = """eval_config { metrics_set: ["a",
         "b"] metrics_set: 'c' }
@@ -130,11 +82,6 @@ def test_last_of_two_values_counts():
     assert dropped(text) == [("train_config.num_steps", "F:1", "1", "overwritten at F:2")]
 
 
-def test_messages_merge_and_repeated_fields_append():
-    text = "eval_config { batch_size: 2 metrics_set: 'a' } eval_config { metrics_set: 'b' }"
-    assert values(text) == {"eval_config.batch_size": "2", "eval_config.metrics_set": '["a", "b"]'}
-
-
 def test_another_member_of_a_oneof_replaces_the_first():
     text = """train_config { optimizer {
         adam_optimizer { epsilon: 1 learning_rate {} }
@@ -149,11 +96,6 @@ def test_another_member_of_a_oneof_replaces_the_first():
         ("train_config.optimizer.adam_optimizer.epsilon", "F:2", "1", reason),
         ("train_config.optimizer.adam_optimizer.learning_rate", "F:2", "{}", reason),
     ]
-
-
-def test_member_of_a_oneof_that_is_set_again_is_empty():
-    step = "train_config { optimizer { adam_optimizer { epsilon: 1 } momentum_optimizer {} adam_optimizer {} } }"
-    assert values(step) == {"train_config.optimizer.adam_optimizer": "{}"}
 
 
 def test_override_is_merged_over_the_file():

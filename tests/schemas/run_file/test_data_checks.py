@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from detloom.schemas.errors import InputError
-from detloom.schemas.reading.typed_dict import from_dict, from_json, to_canonical_json
+from detloom.schemas.reading.typed_dict import from_dict
 from detloom.schemas.reading.yaml_file import parse_yaml
 from detloom.schemas.run_file.data_checks import CHECK_NAMES, DataChecks
 
@@ -61,8 +61,3 @@ def test_every_check_has_a_severity_and_a_threshold():
 def test_invalid_check_is_rejected(text, message):
     with pytest.raises(InputError, match=message):
         read(text)
-
-
-def test_json_round_trip():
-    checks = read("class_drift: {severity: fail, threshold: 0.3}\ntiny_boxes: {min_side_px: 2}")
-    assert from_json(DataChecks, to_canonical_json(checks)) == checks

@@ -1,7 +1,6 @@
 import pytest
 
 from detloom.schemas.errors import InputError
-from detloom.schemas.reading.typed_dict import from_json, to_canonical_json
 from detloom.schemas.run_file.kubeflow import Kubeflow, SecretVariable, Volume
 
 IMAGE = "registry.example.org/detloom:1.0"
@@ -38,14 +37,3 @@ def test_invalid_kubeflow_settings_are_rejected(settings, message):
         Kubeflow(**{"image": IMAGE, **settings})
     assert "hunter2" not in str(refusal.value)
     assert "eyJ" not in str(refusal.value)
-
-
-def test_json_round_trip():
-    settings = Kubeflow(
-        image=IMAGE,
-        host="https://kubeflow.example.org/pipeline",
-        token="env:KFP_TOKEN",
-        schedule_timezone="Europe/Berlin",
-        volumes=(Volume(claim="data", mount_path="/data"),),
-    )
-    assert from_json(Kubeflow, to_canonical_json(settings)) == settings

@@ -1,7 +1,6 @@
 import pytest
 
 from detloom.schemas.errors import InputError
-from detloom.schemas.reading.typed_dict import from_json, to_canonical_json
 from detloom.schemas.run_file.push import Push, VertexEndpoint, is_remote
 from detloom.schemas.run_file.read_run_file import read_run_file
 
@@ -28,11 +27,6 @@ def test_fewer_than_two_kept_versions_are_rejected(keep_versions):
 def test_invalid_endpoint_is_rejected(field, value, message):
     with pytest.raises(InputError, match=message):
         VertexEndpoint(**{**ENDPOINT, field: value})
-
-
-def test_json_round_trip():
-    settings = Push(keep_versions=3, vertex=VertexEndpoint(**ENDPOINT, traffic_percent=5))
-    assert from_json(Push, to_canonical_json(settings)) == settings
 
 
 @pytest.mark.parametrize(

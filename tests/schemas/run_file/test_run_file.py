@@ -8,14 +8,29 @@ from detloom.schemas.errors import InputError
 from detloom.schemas.model.optimizers import with_scaled_steps
 from detloom.schemas.presets.presets import find_preset
 from detloom.schemas.reading.overrides import parse_set
+from detloom.schemas.reading.typed_dict import from_json, to_canonical_json
 from detloom.schemas.run_file.data import EMBEDDED_DIGITS
 from detloom.schemas.run_file.read_run_file import read_run_file
-from detloom.schemas.run_file.run_file import DEFAULT_DETECTOR
+from detloom.schemas.run_file.run_file import DEFAULT_DETECTOR, RunFile
 
 TEXT = """
 name: cats
 data: {format: voc, path: photos, splits: {train: a, eval: b, test: c}}
 train: {batch_size: 2, num_steps: 3}
+"""
+SECTIONS = """
+checks: {class_drift: {severity: fail, threshold: 0.3}, tiny_boxes: {min_side_px: 2}}
+gates: {override: {reason: The camera was replaced., by: Ada, until: "2026-12-31"}}
+push: {keep_versions: 3, vertex: {project: my-project, region: us-central1, endpoint_name: cells,
+  container_image: image, traffic_percent: 5}}
+retrain: {records: records, min_new_images: 1}
+schedule: {cron: 0 3 * * 1, timezone: Asia/Tokyo, catch_up: true, start: "2026-01-01", caching: false}
+kubeflow: {image: x/detloom:1, pipeline_root: "minio://mlpipeline/root", token: env:KFP_TOKEN,
+  volumes: [{claim: data, mount_path: /data}]}
+vertex: {project: my-project, region: us-central1, image: x/detloom:1, pipeline_root: "gs://bucket/root",
+  service_account: runner@my-project.iam.gserviceaccount.com, network: projects/123/global/networks/lab,
+  encryption_key: projects/my-project/locations/us-central1/keyRings/ring/cryptoKeys/key,
+  labels: {team: cells, cost-center: ""}}
 """
 
 
@@ -182,21 +197,10 @@ def test_overriding_the_detector_keeps_the_sections_of_the_file(tmp_path):
         ),
         ("name: cats", "name: My Cats", r"run\.yaml:2: name: got 'My Cats', allowed: lower case"),
         ("batch_size: 2", "batch_size: 0", r"run\.yaml:4: train\.batch_size: got 0, allowed: 1 or more"),
-        ("batch_size: 2", "batch_size: two", r"run\.yaml:4: train\.batch_size: got 'two', allowed: a whole number"),
-        (
-            "name: cats",
-            "name: cats\ngates: {floors: [{metric: AP_50, min: 0.5}]}",
-            r"run\.yaml:3: gates\.floors\[0\]\.metric: got 'AP_50'.*Did you mean 'AP50'",
-        ),
         (
             "name: cats",
             "name: cats\ngates: {floors: [{metric: AP50, min: 80}]}",
             r"run\.yaml:3: gates\.floors\[0\]\.min: got 80\.0, allowed: 0 to 1",
-        ),
-        (
-            "name: cats",
-            "name: cats\ngates: {baseline: {min_ap_change: 5}}",
-            r"run\.yaml:3: gates\.baseline\.min_ap_change: got 5\.0, allowed: -1 to 1",
         ),
         (
             "name: cats",
@@ -223,6 +227,12 @@ def test_overriding_the_detector_keeps_the_sections_of_the_file(tmp_path):
 def test_error_names_file_line_and_key(tmp_path, old, new, message):
     with pytest.raises(InputError, match=message):
         read_run_file(write(tmp_path, TEXT.replace(old, new)))
+
+
+def test_json_of_all_sections_round_trips(tmp_path):
+    run = read_run_file(write(tmp_path, TEXT + SECTIONS))
+    assert run.push.vertex.traffic_percent == 5
+    assert from_json(RunFile, to_canonical_json(run)) == run
 
 
 @pytest.mark.parametrize("text", ["", "- 1\n", "cats\n"])

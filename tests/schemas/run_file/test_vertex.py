@@ -1,7 +1,6 @@
 import pytest
 
 from detloom.schemas.errors import InputError
-from detloom.schemas.reading.typed_dict import from_json, to_canonical_json
 from detloom.schemas.run_file.vertex import Vertex
 
 PLACE = {"project": "my-project", "region": "us-central1", "image": "x/detloom:1", "pipeline_root": "gs://bucket/root"}
@@ -25,14 +24,3 @@ KEY = "projects/my-project/locations/us-central1/keyRings/ring/cryptoKeys/key"
 def test_invalid_vertex_settings_are_rejected(field, value, message):
     with pytest.raises(InputError, match=message):
         Vertex(**{**PLACE, field: value})
-
-
-def test_json_round_trip():
-    settings = Vertex(
-        **PLACE,
-        service_account="runner@my-project.iam.gserviceaccount.com",
-        network="projects/123/global/networks/lab",
-        encryption_key=KEY,
-        labels={"team": "cells", "cost-center": ""},
-    )
-    assert from_json(Vertex, to_canonical_json(settings)) == settings
