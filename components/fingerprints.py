@@ -200,7 +200,9 @@ def package_files(folders: Sequence[str | Path] | None = None) -> dict[str, Path
     for folder in (Path(folder) for folder in (detloom.__path__ if folders is None else folders)):
         # false for the root of a checkout, whose setup.py is not part of the package
         if (folder / "__init__.py").is_file():
-            found |= {name: folder / name for name in ("__init__.py", _TYPED) if (folder / name).is_file()}
+            found |= {
+                name: folder / name for name in ("__init__.py", "__init__.pyi", _TYPED) if (folder / name).is_file()
+            }
         for layer in LAYERS:
             found |= {file.relative_to(folder).as_posix(): file for file in _files_of_layer(folder / layer)}
     return found
@@ -213,7 +215,7 @@ def _files_of_layer(layer: Path) -> Iterator[Path]:
         is_package = "__init__.py" in files
         for name in files:
             suffix = os.path.splitext(name)[1]
-            if suffix in DATA_SUFFIXES or (is_package and (suffix == ".py" or name == _TYPED)):
+            if suffix in DATA_SUFFIXES or (is_package and (suffix in (".py", ".pyi") or name == _TYPED)):
                 yield Path(parent, name)
 
 

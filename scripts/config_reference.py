@@ -21,8 +21,8 @@ whose initial values are those of `detector`.
 
 
 def format_reference() -> str:
+    from detloom.schemas.reading.field_docs import class_doc, field_docs
     from detloom.schemas.reading.typed_dict import nested_dataclasses
-    from detloom.schemas.run_file.json_schema import class_doc, field_docs
     from detloom.schemas.run_file.run_file import RunFile
 
     lines = [HEADER]

@@ -6,7 +6,7 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
-DATA_SUFFIXES = {".pbtxt", ".tsv", ".yaml", ".j2", ".css", ".js", ".typed"}  # as in setup.py's package_data
+DATA_SUFFIXES = {".pbtxt", ".tsv", ".yaml", ".j2", ".css", ".js", ".typed", ".pyi"}  # as in setup.py's package_data
 LAYERS = ("components", "pipelines", "schemas", "trainer_module")
 
 

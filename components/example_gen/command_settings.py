@@ -5,7 +5,7 @@ code must not depend on that.
 """
 
 from detloom.components.example_gen.params import ExampleGenParams
-from detloom.schemas.run_file.settings import Setting, settings_of
+from detloom.schemas.reading.field_docs import Setting, settings_of
 
 
 def command_settings() -> dict[str, Setting]:

@@ -2,11 +2,14 @@
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import click
 
-from detloom.schemas.run_file.settings import Setting
+from detloom.schemas.errors import FieldError
+from detloom.schemas.reading.field_docs import Setting
+
+T = TypeVar("T")
 
 
 def setting_options(settings: Mapping[str, Setting]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -21,6 +24,18 @@ def setting_options(settings: Mapping[str, Setting]) -> Callable[[Callable[..., 
         return command
 
     return add_options
+
+
+def build_settings(cls: type[T], options: Mapping[str, Any]) -> T:
+    """Build a settings class from the values of its options.
+
+    Raises:
+        click.BadParameter: the class rejects a value.
+    """
+    try:
+        return cls(**options)
+    except FieldError as error:
+        raise click.BadParameter(error.message, param_hint=_option_name(error.field)) from None
 
 
 def _option_name(field: str) -> str:

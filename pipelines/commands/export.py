@@ -8,11 +8,11 @@ import click
 from detloom.pipelines.command_line.checkpoint_options import checkpoint_options, load_from_options
 from detloom.pipelines.command_line.command import command
 from detloom.pipelines.command_line.options import FOLDER, complete_file, copied_examples
-from detloom.pipelines.command_line.setting_options import setting_options
+from detloom.pipelines.command_line.setting_options import build_settings, setting_options
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.export_and_quantization import Export
+from detloom.schemas.reading.field_docs import settings_of
 from detloom.schemas.reading.replace_when_done import replace_when_done
-from detloom.schemas.run_file.settings import settings_of
 
 
 @command(
@@ -55,7 +55,7 @@ def export(
     from detloom.trainer_module.export.saved_model import export_saved_model
     from detloom.trainer_module.export.tflite_export import export_tflite
 
-    settings = Export(**formats)
+    settings = build_settings(Export, formats)
     if (trained is None) == (checkpoint is None):
         raise InputError("detloom export: set either TRAINED or --checkpoint.")
     if "int8" in settings.tflite and not examples:

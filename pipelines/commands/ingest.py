@@ -10,7 +10,7 @@ from detloom.components.example_gen.command_settings import command_settings
 from detloom.components.example_gen.params import ExampleGenParams
 from detloom.pipelines.command_line.command import command
 from detloom.pipelines.command_line.options import complete_folder, verbose_option, workers_option
-from detloom.pipelines.command_line.setting_options import setting_options
+from detloom.pipelines.command_line.setting_options import build_settings, setting_options
 from detloom.schemas.contracts.rejects import REJECTS_FILE, REPORT_FILE
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import redact
@@ -73,7 +73,7 @@ def _ingest(options: Mapping[str, Any]) -> dict[str, Any]:
 
     out = IngestFolders(options["output"], f"{options['output']}/{REJECTS_DIR}")
     make_pipeline = pipeline_maker(options["num_workers"], options["beam_args"])
-    params = ExampleGenParams(**{name: options[name] for name in command_settings()})
+    params = build_settings(ExampleGenParams, {name: options[name] for name in command_settings()})
     return ingest(options["data_folder"], params, out, make_pipeline)
 
 

@@ -53,7 +53,8 @@ def beam_args_of(run: RunFile, node_id: str, place: Place) -> list[str]:
 
 
 def _args_of(run: RunFile, node_id: str) -> list[str]:
-    return list(settings_of(run.nodes, node_id).beam_args or run.beam_args)
+    args = settings_of(run.nodes, node_id).beam_args
+    return list(run.beam_args if args is None else args)
 
 
 def _check_storage(run: RunFile, node_id: str, place: Place) -> None:

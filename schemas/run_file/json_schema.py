@@ -3,16 +3,12 @@
 The schema contains names, types and choices; only the dataclasses check ranges.
 """
 
-import ast
 import dataclasses
-import functools
-import inspect
-import itertools
-import sys
 import types
 import typing
 from typing import Any
 
+from detloom.schemas.reading.field_docs import class_doc, field_docs
 from detloom.schemas.reading.typed_dict import TYPE_KEY, dataclass_members, needs_tag, to_dict
 from detloom.schemas.run_file.data_checks import CountCheck
 from detloom.schemas.run_file.run_file import CONFIG_SECTIONS, RunFile
@@ -71,7 +67,7 @@ def _value(annotation: Any, definitions: dict[str, Any], *, partial: bool) -> di
         choices = [
             _reference(member, definitions, partial=partial, tag=needs_tag(member, annotation)) for member in members
         ]
-        plain = [arg for arg in args if arg in _SCALARS or typing.get_origin(arg) is typing.Literal]
+        plain = [arg for arg in args if arg in _SCALARS or typing.get_origin(arg) in (typing.Literal, tuple)]
         choices += [_value(arg, definitions, partial=partial) for arg in plain]
         if type(None) in args:
             choices.append({"type": "null"})
@@ -83,21 +79,3 @@ def _value(annotation: Any, definitions: dict[str, Any], *, partial: bool) -> di
     if origin is typing.Literal:
         return {"enum": list(args)}
     return {"type": _SCALARS[annotation]}
-
-
-def class_doc(cls: type) -> str:
-    """Return the docstring of a class as one line."""
-    return " ".join((cls.__doc__ or "").split())
-
-
-@functools.cache
-def field_docs(cls: type) -> dict[str, str]:
-    """Map field names to the string literals below them, each as one line; fields without one inherit it."""
-    docs: dict[str, str] = {}
-    for base in reversed([base for base in cls.__mro__ if dataclasses.is_dataclass(base)]):
-        tree = ast.parse(inspect.getsource(sys.modules[base.__module__]))
-        body = next(node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == base.__name__)
-        for field, below in itertools.pairwise(body):
-            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(below, ast.Expr):
-                docs[field.target.id] = " ".join(ast.literal_eval(below.value).split())
-    return docs

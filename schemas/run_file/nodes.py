@@ -118,9 +118,9 @@ class NodeSettings:
     """Labels of the Kubernetes machines on which the node may run, in addition to those of its accelerator."""
     tolerations: tuple[Toleration, ...] = ()
     """Taints of Kubernetes machines that the node tolerates."""
-    beam_args: tuple[str, ...] = ()
+    beam_args: tuple[str, ...] | None = None
     """Apache Beam's pipeline options of the node instead of the run file's `beam_args`, for example to run only
-    StatisticsGen and DetectionEvaluator on Dataflow or Flink."""
+    StatisticsGen and DetectionEvaluator on Dataflow or Flink; an empty list for none of these options."""
 
     def __post_init__(self) -> None:
         check_fields(self, "0 or more", "max_retries")
@@ -133,7 +133,7 @@ class NodeSettings:
         for field in ("memory", "memory_limit", "ephemeral_storage"):
             size = getattr(self, field)
             check(not size or bool(_MEMORY.fullmatch(size)), field, repr(size), "a size such as 16Gi")
-        check_beam_options(self.beam_args)
+        check_beam_options(self.beam_args or ())
         if self.beam_args and self.node not in (ALL_NODES, *_BEAM_NODES):
             allowed = f"a node that uses Apache Beam: {', '.join(_BEAM_NODES)}"
             raise FieldError("beam_args", f"got options for {self.node}, allowed: {allowed}.", "node")
@@ -192,7 +192,8 @@ def settings_of(nodes: tuple[NodeSettings, ...], node_id: str) -> NodeSettings:
     nothing = NodeSettings(node=ALL_NODES)
     shared = entries.get(ALL_NODES, nothing)
     own = entries.get(_SETTINGS_OF.get(node_id, node_id), nothing)
-    fields = ["cpu", "cpu_limit", "memory", "memory_limit", "node_selector", "tolerations", "beam_args"]
+    fields = ["cpu", "cpu_limit", "memory", "memory_limit", "node_selector", "tolerations"]
     fields += ["ephemeral_storage"] if own.accelerator is None else []
     taken = {field: getattr(own, field) or getattr(shared, field) for field in fields}
-    return replace(own, **taken)
+    beam_args = shared.beam_args if own.beam_args is None else own.beam_args
+    return replace(own, beam_args=beam_args, **taken)

@@ -10,8 +10,9 @@ from detloom.pipelines.samples.sample_run_file import sample_run_file
 from detloom.schemas.model.config import Train, TrainEvalConfig
 from detloom.schemas.model.detector import Ssd
 from detloom.schemas.model.losses import SigmoidFocal
+from detloom.schemas.reading.field_docs import class_doc, field_docs
 from detloom.schemas.reading.typed_dict import nested_dataclasses
-from detloom.schemas.run_file.json_schema import class_doc, field_docs, run_file_schema
+from detloom.schemas.run_file.json_schema import run_file_schema
 from detloom.schemas.run_file.run_file import RunFile
 
 SMALL = {

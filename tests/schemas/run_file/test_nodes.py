@@ -1,7 +1,7 @@
 import pytest
 
 from detloom.schemas.errors import FieldError
-from detloom.schemas.run_file.nodes import NodeSettings, Retry, retry_of
+from detloom.schemas.run_file.nodes import NodeSettings, Retry, retry_of, settings_of
 
 
 def test_default_is_no_retry_and_no_time_limit():
@@ -57,6 +57,15 @@ def test_only_nodes_that_use_beam_have_options_of_beam():
     assert NodeSettings(node="*", beam_args=("--runner=FlinkRunner",)).beam_args == ("--runner=FlinkRunner",)
     with pytest.raises(FieldError, match=r"beam_args: .*Trainer.*StatisticsGen"):
         NodeSettings(node="Trainer", beam_args=("--runner=FlinkRunner",))
+
+
+def test_empty_options_of_beam_replace_those_of_the_common_entry():
+    nodes = (
+        NodeSettings(node="*", beam_args=("--runner=FlinkRunner",)),
+        NodeSettings(node="StatisticsGen", beam_args=()),
+    )
+    assert settings_of(nodes, "StatisticsGen").beam_args == ()
+    assert settings_of(nodes, "DetectionEvaluator").beam_args == ("--runner=FlinkRunner",)
 
 
 def test_secrets_among_the_options_of_beam_are_refused_without_their_value():
