@@ -90,7 +90,6 @@ def _use_separable_conv(message: Message) -> Rule:
 
 CENTER_NET: dict[str, Structure] = {
     "CenterNet": Structure(
-        makes=tree.CenterNet,
         single={"keypoint_estimation_task": "keypoints of more than one class are not supported"},
         fields={
             "keypoint_label_map_path": Ignored(
@@ -107,7 +106,6 @@ CENTER_NET: dict[str, Structure] = {
         },
     ),
     "CenterNetFeatureExtractor": Structure(
-        makes=tree.CenterNetFeatureExtractor,
         fields={
             "type": Mapped(key="backbone", read=_backbone, write=_extractor, note="detloom's name of the network"),
             "use_depthwise": Ignored(reason="only unsupported feature extractors read it"),

@@ -7,8 +7,7 @@ They were checked against the Object Detection API's `model_builder.py` (`_build
 from collections.abc import Mapping
 from typing import Any
 
-from detloom.schemas.model import faster_rcnn as tree
-from detloom.schemas.model.network import Fpn, MaskRcnnBoxPredictor
+from detloom.schemas.model.network import Fpn
 from detloom.schemas.odapi.mapping_model import IN_PIXELS
 from detloom.schemas.odapi.rules import (
     Depends,
@@ -65,7 +64,6 @@ def _with_pyramid(usual: Mapped) -> Depends:
 
 FASTER_RCNN: dict[str, Structure] = {
     "FasterRcnn": Structure(
-        makes=tree.FasterRcnn,
         fields={
             "first_stage_anchor_generator": Mapped(
                 key="first_stage_anchor_generator",
@@ -87,7 +85,6 @@ FASTER_RCNN: dict[str, Structure] = {
         },
     ),
     "FasterRcnnFeatureExtractor": Structure(
-        makes=tree.FasterRcnnFeatureExtractor,
         required=("type",),
         fields={
             "type": Mapped(key="", read=_backbone_and_neck, write=_extractor, note="backbone and type of the neck"),
@@ -103,7 +100,6 @@ FASTER_RCNN: dict[str, Structure] = {
         },
     ),
     "MaskRCNNBoxPredictor": Structure(
-        makes=MaskRcnnBoxPredictor,
         fields={
             "fc_hyperparams": Mapped(key="fc_hyperparams", implied={}),
             "box_code_size": unless(4, "a box has four coordinates"),

@@ -3,7 +3,6 @@
 They were checked against the Object Detection API's builders, `ssd_meta_arch.py` and `core/post_processing.py`.
 """
 
-from detloom.schemas.model import detector as tree
 from detloom.schemas.model import losses
 from detloom.schemas.odapi.rules import (
     IN_FASTER_RCNN,
@@ -54,7 +53,6 @@ MODEL: dict[str, Structure] = {
         },
     ),
     "Ssd": Structure(
-        makes=tree.Ssd,
         required=("box_coder", "matcher", "similarity_calculator"),
         fields={
             "similarity_calculator": at("", "the matcher always compares the intersection over union"),
@@ -81,7 +79,6 @@ MODEL: dict[str, Structure] = {
         },
     ),
     "MultiscaleAnchorGenerator": Structure(
-        makes=tree.MultiscaleAnchorGenerator,
         fields={
             "normalize_coordinates": Depends(
                 usual=Mapped(key="", read=lambda _: {}, write=lambda plain: False if IN_PIXELS in plain else None),
@@ -91,8 +88,6 @@ MODEL: dict[str, Structure] = {
             ),
         },
     ),
-    "SsdAnchorGenerator": Structure(makes=tree.SsdAnchorGenerator),
-    "GridAnchorGenerator": Structure(makes=tree.GridAnchorGenerator),
     # --- targets ------------------------------------------------------------------------------------------------------
     "BoxCoder": Structure(
         choice="box_coder_oneof",
@@ -100,8 +95,6 @@ MODEL: dict[str, Structure] = {
             **each(_NO_CODER, "mean_stddev_box_coder", "square_box_coder"),
         },
     ),
-    "FasterRcnnBoxCoder": Structure(makes=tree.FasterRcnnBoxCoder),
-    "KeypointBoxCoder": Structure(makes=tree.KeypointBoxCoder),
     "Matcher": Structure(
         choice="matcher_oneof",
         fields={
@@ -109,14 +102,12 @@ MODEL: dict[str, Structure] = {
         },
     ),
     "ArgMaxMatcher": Structure(
-        makes=tree.ArgMaxMatcher,
         fields={
             "use_matmul_gather": _FASTER,
         },
     ),
     # --- losses -------------------------------------------------------------------------------------------------------
     "Loss": Structure(
-        makes=losses.Loss,
         fields={
             "random_example_sampler": Refused(reason="random sampling of anchors is not supported"),
             "equalization_loss": Ignored(reason="the Object Detection API's SSD does not use it"),
@@ -164,16 +155,13 @@ MODEL: dict[str, Structure] = {
     "L1LocalizationLoss": Structure(makes=losses.WeightedL1, fields={}),
     "WeightedIOULocalizationLoss": Structure(makes=losses.WeightedIou, fields={}),
     "WeightedGIOULocalizationLoss": Structure(makes=losses.WeightedGiou, fields={}),
-    "HardExampleMiner": Structure(makes=losses.HardExampleMiner),
     # --- post-processing ----------------------------------------------------------------------------------------------
     "PostProcessing": Structure(
-        makes=tree.PostProcessing,
         fields={
             "calibration_config": Refused(reason="calibrated scores are not supported"),
         },
     ),
     "BatchNonMaxSuppression": Structure(
-        makes=tree.BatchNonMaxSuppression,
         fields={
             **each(_FASTER, "use_static_shapes", "use_partitioned_nms", "use_cpu_nms"),
             "use_combined_nms": unless(False, "the Object Detection API's SSD fails with it too"),

@@ -135,11 +135,9 @@ NETWORK: dict[str, Structure] = {
         },
     ),
     "FixedShapeResizer": Structure(
-        makes=tree.FixedShapeResizer,
         fields={"convert_to_grayscale": _GRAY},
     ),
     "KeepAspectRatioResizer": Structure(
-        makes=tree.KeepAspectRatioResizer,
         fields={
             "convert_to_grayscale": _GRAY,
         },
@@ -166,8 +164,6 @@ NETWORK: dict[str, Structure] = {
         choice="regularizer_oneof",
         otherwise={TYPE_KEY: "L2Regularizer", "weight": 0.0},
     ),
-    "L1Regularizer": Structure(makes=tree.L1Regularizer),
-    "L2Regularizer": Structure(makes=tree.L2Regularizer),
     "Initializer": Structure(
         choice="initializer_oneof",
         otherwise={TYPE_KEY: "VarianceScalingInitializer", "factor": 1.0, "mode": "FAN_AVG", "uniform": True},
@@ -178,11 +174,7 @@ NETWORK: dict[str, Structure] = {
             ),
         },
     ),
-    "TruncatedNormalInitializer": Structure(makes=tree.TruncatedNormalInitializer),
-    "RandomNormalInitializer": Structure(makes=tree.RandomNormalInitializer),
-    "VarianceScalingInitializer": Structure(makes=tree.VarianceScalingInitializer),
     "BatchNorm": Structure(
-        makes=tree.BatchNorm,
         fields={
             "train": Ignored(reason=f"{_NOT_READ}; they read model.ssd.freeze_batchnorm"),
         },
@@ -216,7 +208,6 @@ NETWORK: dict[str, Structure] = {
         },
     ),
     "ConvolutionalBoxPredictor": Structure(
-        makes=tree.ConvolutionalBoxPredictor,
         fields={
             "conv_hyperparams": Mapped(key="conv_hyperparams", implied={}),
             "box_code_size": _BOX_CODE,
@@ -225,7 +216,6 @@ NETWORK: dict[str, Structure] = {
         },
     ),
     "WeightSharedConvolutionalBoxPredictor": Structure(
-        makes=tree.WeightSharedConvolutionalBoxPredictor,
         fields={
             "conv_hyperparams": Mapped(key="conv_hyperparams", implied={}),
             "box_code_size": _BOX_CODE,

@@ -179,19 +179,13 @@ TRAIN: dict[str, Structure] = {
         },
     ),
     "RMSPropOptimizer": Structure(
-        makes=optimizers.RmsPropOptimizer,
         fields={
             **_MOMENTUM,
         },
     ),
-    "MomentumOptimizer": Structure(makes=optimizers.MomentumOptimizer, fields=_MOMENTUM),
-    "AdamOptimizer": Structure(makes=optimizers.AdamOptimizer),
+    "MomentumOptimizer": Structure(fields=_MOMENTUM),
     "LearningRate": Structure(choice="learning_rate"),
-    "ConstantLearningRate": Structure(makes=optimizers.ConstantLearningRate),
-    "ExponentialDecayLearningRate": Structure(makes=optimizers.ExponentialDecayLearningRate),
-    "ManualStepLearningRate": Structure(makes=optimizers.ManualStepLearningRate),
     "ManualStepLearningRate.LearningRateSchedule": Structure(makes=optimizers.LearningRateStep),
-    "CosineDecayLearningRate": Structure(makes=optimizers.CosineDecayLearningRate),
     # --- evaluation ---------------------------------------------------------------------------------------------------
     "EvalConfig": Structure(
         makes=tree.Eval,
@@ -239,7 +233,6 @@ TRAIN: dict[str, Structure] = {
     ),
     # --- data ---------------------------------------------------------------------------------------------------------
     "InputReader": Structure(
-        makes=tree.InputReader,
         fields={
             "tf_record_input_reader": at(""),
             "external_input_reader": Ignored(

@@ -93,7 +93,8 @@ class Structure:
     Attributes:
         fields: the rules that are not implied. A field without a rule is mapped to the field of `makes` with its name;
             as a member of a oneof in a message without `makes`, to the key of that message.
-        makes: dataclass built from the values; None if the values belong to another dataclass.
+        makes: dataclass built from the values, if its name is not the message's; None if the values belong to another
+            dataclass.
         choice: oneof of which one member must be set.
         otherwise: plain tree if no member is set, if that is allowed.
         required: fields that the Object Detection API requires although the tree has a default.
@@ -128,8 +129,17 @@ def unless(harmless: Any, reason: str) -> Refused:
     return Refused(reason=reason, harmless=harmless)
 
 
-def add_implied_rules(structures: Mapping[str, Structure]) -> dict[str, Structure]:
-    """Return the structures by message with a rule for each field; `Structure.fields` says which rules are implied."""
+def add_implied_rules(written: Mapping[str, Structure]) -> dict[str, Structure]:
+    """Return the structures of all supported messages, with a rule for each field.
+
+    A message makes the dataclass of the tree with its name. It needs an entry in `written` only if it has another name,
+    or if some of its fields need a rule; `Structure.fields` says which rules are implied.
+    """
+    classes = {cls.__name__.lower(): cls for cls in nested_dataclasses(TrainEvalConfig)}
+    structures = {name: Structure() for name in message_types() if name.lower() in classes} | dict(written)
+    for name, structure in structures.items():
+        if name.lower() in classes:
+            structures[name] = dataclasses.replace(structure, makes=classes[name.lower()])
     return {name: _with_implied_rules(name, structure, structures) for name, structure in structures.items()}
 
 
