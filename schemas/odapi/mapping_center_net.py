@@ -118,9 +118,7 @@ CENTER_NET: dict[str, Structure] = {
             "upsampling_interpolation": _with_mobilenet("upsampling_interpolation"),
         },
     ),
-    "CenterNet.ObjectDetection": Structure(makes=tree.ObjectDetection),
     "CenterNet.KeypointEstimation": Structure(
-        makes=tree.KeypointEstimation,
         fields={
             "keypoint_class_name": Mapped(
                 key="keypoint_class_name",
@@ -158,9 +156,7 @@ CENTER_NET: dict[str, Structure] = {
             "ignore_per_class_box_overlap": unless(False, "pixels in several boxes of a class count for all of them"),
         },
     ),
-    "CenterNet.PredictionHeadParams": Structure(makes=tree.PredictionHeadParams),
     "CenterNet.ObjectCenterParams": Structure(
-        makes=tree.ObjectCenterParams,
         fields={
             "use_labeled_classes": unless(False, "a loss of labelled classes only is not supported"),
             "keypoint_weights_for_center": Refused(reason="centers computed from keypoints are not supported"),

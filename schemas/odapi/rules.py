@@ -136,10 +136,11 @@ def add_implied_rules(written: Mapping[str, Structure]) -> dict[str, Structure]:
     or if some of its fields need a rule; `Structure.fields` says which rules are implied.
     """
     classes = {cls.__name__.lower(): cls for cls in nested_dataclasses(TrainEvalConfig)}
-    structures = {name: Structure() for name in message_types() if name.lower() in classes} | dict(written)
-    for name, structure in structures.items():
-        if name.lower() in classes:
-            structures[name] = dataclasses.replace(structure, makes=classes[name.lower()])
+    structures = dict(written)
+    for name in message_types():
+        made = classes.get(name.rpartition(".")[2].lower())
+        if made is not None:
+            structures[name] = dataclasses.replace(written.get(name, Structure()), makes=made)
     return {name: _with_implied_rules(name, structure, structures) for name, structure in structures.items()}
 
 
