@@ -7,8 +7,6 @@ so that the ranges are those of the dataclasses, and pairs of settings that excl
 import copy
 import dataclasses
 import random
-import re
-import shlex
 import types
 import typing
 from collections.abc import Iterator, Mapping
@@ -18,8 +16,7 @@ from setting_values import COMMON, EXCLUDED, KEPT, RARE, VALUES
 
 from detloom.pipelines.local.run_local import check_runs_here
 from detloom.schemas.errors import InputError
-from detloom.schemas.model.config_checks import warnings_before_run
-from detloom.schemas.reading.overrides import Located, merge, parse_set
+from detloom.schemas.reading.overrides import Located
 from detloom.schemas.reading.typed_dict import (
     TYPE_KEY,
     KeyPath,
@@ -41,9 +38,6 @@ _LEARNING_RATES = (0.0, 1e-4, 1e-3, 1e-2)  # larger ones diverge
 _ATTEMPTS = 4  # to find a value of a setting that is accepted
 _SHARE_OF_NEW_VALUES = 0.3  # of the fields of a new object; the others keep their defaults
 _TINY_COUNTS = (0, 1, 2, 3)  # lengths of lists
-
-
-_ADVICE = re.compile(r"(?:--set (?:'[^']+'|[\w.\[\]]+=[^\s;,()]+) ?)+")  # options that belong together
 
 
 def _locate(_: KeyPath) -> str:
@@ -126,13 +120,6 @@ def _item_members(annotation: Any) -> tuple[type, ...]:
     return dataclass_members(typing.get_args(annotation)[0]) if typing.get_origin(annotation) is tuple else ()
 
 
-def _option(value: Any, annotation: Any) -> str:
-    if isinstance(value, dict):
-        member = member_of(annotation, value)
-        return member.__name__ if member else "mapping"
-    return "number" if isinstance(value, float | int) and not isinstance(value, bool) else str(value)
-
-
 def value_at(plain: Any, path: KeyPath) -> Any:
     for key in path:
         plain = plain[key]
@@ -175,20 +162,6 @@ class Generator:
                 if only_choices or self.random.random() < share_of_numbers:
                     plain = self._draw_again(plain, setting)
         return plain
-
-    def follow_advice(self, plain: Plain) -> tuple[Plain, str]:
-        """Apply the settings that a warning before the run recommends, if there is one; return them too.
-
-        `config check` may refuse the result, if other settings depend on the changed ones.
-        """
-        config = build_run(Located(plain, _locate)).config
-        advice = [text for warning in warnings_before_run(config) for text in _ADVICE.findall(warning)]
-        if not advice:
-            return plain, ""
-        text = self.random.choice(advice)
-        options = shlex.split(text.rstrip(". ").replace("--set ", ""))
-        merged = merge(Located(plain, _locate), *(parse_set(option) for option in options))
-        return complete(dict(merged.data)) or dict(merged.data), text
 
     def _draw_again(self, plain: Plain, setting: Setting) -> Plain:
         """Return the tree with a new value, alone or at all settings of the same field; the old tree if refused."""

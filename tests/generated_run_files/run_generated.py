@@ -5,7 +5,6 @@ import multiprocessing
 import os
 import sys
 import tempfile
-import time
 import traceback
 import typing
 from collections.abc import Collection, Mapping
@@ -48,7 +47,6 @@ class Outcome:
     name: str
     result: Result
     error: str
-    seconds: float
     settings: Plain
 
 
@@ -78,13 +76,11 @@ def generated(seed: int, inputs: Inputs, detectors: Collection[str] = OF_BOXES) 
     detector = list(detectors)[seed % len(detectors)]
     base = base_of(detector, inputs.data, by_ratio=seed // len(detectors) % 2 == 1)
     generator = Generator(seed, inputs.checkpoints[detector])
-    plain, _ = generator.follow_advice(generator.generate(base))
-    return plain
+    return generator.generate(base)
 
 
 def run_plain(name: str, plain: Plain, folder: Path) -> Outcome:
     """Run the whole DAG of a run file in an empty folder."""
-    started = time.monotonic()
     path = folder / "run.yaml"
     path.write_text(yaml.safe_dump(plain))
     result: Result = "decision"
@@ -104,7 +100,6 @@ def run_plain(name: str, plain: Plain, folder: Path) -> Outcome:
         name=name,
         result=result,
         error=error,
-        seconds=round(time.monotonic() - started, 1),
         settings=plain,
     )
 
@@ -117,7 +112,6 @@ def _normalizes(plain: Plain) -> bool:
 
 def run_in_process(name: str, plain: Plain) -> Outcome:
     """Run a file in a new process, which gives all its memory back; its end by a signal is an outcome, too."""
-    started = time.monotonic()
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_send_outcome, args=(name, plain, sender))
@@ -127,8 +121,8 @@ def run_in_process(name: str, plain: Plain) -> Outcome:
         outcome = typing.cast(Outcome, receiver.recv())
     except EOFError:
         process.join()
-        error, seconds = f"The process ended with exit code {process.exitcode}.", round(time.monotonic() - started, 1)
-        outcome = Outcome(name=name, result="failed", error=error, seconds=seconds, settings=plain)
+        error = f"The process ended with exit code {process.exitcode}."
+        outcome = Outcome(name=name, result="failed", error=error, settings=plain)
     except BaseException:  # the time limit of a test
         process.kill()
         raise

@@ -54,12 +54,10 @@ def with_steps(*steps: tree.Augmentation) -> TrainEvalConfig:
             "random_rotation90 { keypoint_rot_permutation: [1, 2, 3, 0] probability: 1.0 }",
             tree.RandomRotation90(keypoint_rot_permutation=(1, 2, 3, 0), probability=1.0),
         ),
-        ("ssd_random_crop {}", crops.SsdRandomCrop()),
         (
             f"ssd_random_crop {{ {OPERATION_TEXT} }}",
             crops.SsdRandomCrop(operations=(crops.SsdRandomCropOperation(**OPERATION),)),
         ),
-        ("ssd_random_crop_pad {}", crops.SsdRandomCropPad()),
         (
             "ssd_random_crop_pad { operations { min_aspect_ratio: 0.5 max_aspect_ratio: 2.0 max_area: 1.0 "
             "min_padded_size_ratio: [1.0, 1.5] max_padded_size_ratio: [2.0, 3.0] pad_color_g: 128 } }",
@@ -74,17 +72,10 @@ def with_steps(*steps: tree.Augmentation) -> TrainEvalConfig:
                 )
             ),
         ),
-        ("ssd_random_crop_fixed_aspect_ratio {}", crops.SsdRandomCropFixedAspectRatio(aspect_ratio=1.0)),
         (
             "ssd_random_crop_fixed_aspect_ratio { operations { max_area: 0.5 } aspect_ratio: 1.5 }",
             crops.SsdRandomCropFixedAspectRatio(
                 operations=(crops.SsdRandomCropFixedAspectRatioOperation(max_area=0.5),), aspect_ratio=1.5
-            ),
-        ),
-        (
-            "ssd_random_crop_pad_fixed_aspect_ratio {}",
-            crops.SsdRandomCropPadFixedAspectRatio(
-                aspect_ratio=1.0, min_padded_size_ratio=(1.0, 1.0), max_padded_size_ratio=(2.0, 2.0)
             ),
         ),
         (
@@ -98,71 +89,26 @@ def with_steps(*steps: tree.Augmentation) -> TrainEvalConfig:
         ),
         (
             "random_crop_pad_image {}",
-            crops.RandomCropPadImage(
-                min_object_covered=1.0,
-                min_aspect_ratio=0.75,
-                max_aspect_ratio=1.33,
-                min_area=0.1,
-                max_area=1.0,
-                overlap_thresh=0.3,
-                random_coef=0.0,
-                clip_boxes=True,
-                min_padded_size_ratio=(1.0, 1.0),
-                max_padded_size_ratio=(2.0, 2.0),
-            ),
-        ),
-        (
-            "random_crop_to_aspect_ratio {}",
-            crops.RandomCropToAspectRatio(aspect_ratio=1.0, overlap_thresh=0.3, clip_boxes=True),
+            crops.RandomCropPadImage(min_padded_size_ratio=(1.0, 1.0), max_padded_size_ratio=(2.0, 2.0)),
         ),
         (
             "random_square_crop_by_scale { scale_min: 0.6 scale_max: 1.3 }",
             crops.RandomSquareCropByScale(max_border=128, scale_min=0.6, scale_max=1.3, num_scales=8),
         ),
         (
-            "random_scale_crop_and_pad_to_square {}",
-            crops.RandomScaleCropAndPadToSquare(output_size=512, scale_min=0.1, scale_max=2.0),
-        ),
-        ("random_pad_image {}", tree.RandomPadImage()),
-        (
             "random_pad_image { min_image_height: 300 min_image_width: 400 pad_color: [1, 2, 3] }",
             tree.RandomPadImage(min_image_height=300, min_image_width=400, pad_color=(1.0, 2.0, 3.0)),
         ),
-        ("random_image_scale {}", tree.RandomImageScale(min_scale_ratio=0.5, max_scale_ratio=2.0)),
         (
             "random_downscale_to_target_pixels {}",
             tree.RandomDownscaleToTargetPixels(min_target_pixels=300_000, max_target_pixels=800_000, random_coef=0.0),
         ),
-        ("random_jitter_boxes {}", tree.RandomJitterBoxes(ratio=0.05, jitter_mode="DEFAULT")),
         (
             "random_jitter_boxes { ratio: 0.1 jitter_mode: SHRINK_SYMMETRIC_XY }",
             tree.RandomJitterBoxes(ratio=0.1, jitter_mode="SHRINK_SYMMETRIC_XY"),
         ),
-        (
-            "random_self_concat_image {}",
-            tree.RandomSelfConcatImage(concat_vertical_probability=0.1, concat_horizontal_probability=0.1),
-        ),
-        ("random_distort_color {}", colors.RandomDistortColor(color_ordering=0)),
         ("random_distort_color { color_ordering: 1 }", colors.RandomDistortColor(color_ordering=1)),
-        ("random_rgb_to_gray {}", colors.RandomRgbToGray(probability=0.1)),
-        ("random_pixel_value_scale {}", colors.RandomPixelValueScale(minval=0.9, maxval=1.1)),
-        (
-            "random_black_patches {}",
-            colors.RandomBlackPatches(max_black_patches=10, probability=0.5, size_to_image_ratio=0.1),
-        ),
-        ("random_jpeg_quality {}", colors.RandomJpegQuality(random_coef=0.0, min_jpeg_quality=0, max_jpeg_quality=100)),
-        (
-            "random_patch_gaussian {}",
-            colors.RandomPatchGaussian(
-                random_coef=0.0,
-                min_patch_size=1,
-                max_patch_size=250,
-                min_gaussian_stddev=0.0,
-                max_gaussian_stddev=1.0,
-            ),
-        ),
         ("adjust_gamma { gamma: 2.0 }", colors.AdjustGamma(gamma=2.0, gain=1.0)),
-        ("autoaugment_image {}", tree.AutoAugmentImage(policy_name="v0")),
         ("autoaugment_image { policy_name: 'v3' }", tree.AutoAugmentImage(policy_name="v3")),
     ],
 )
