@@ -205,7 +205,7 @@ class Generator:
             return self.random.choice(_LEARNING_RATES)
         drawn = {bool: (False, True), int: _INTEGERS, float: _FLOATS}
         if chosen not in drawn:
-            raise LookupError(f"{name}: add values of {chosen} to VALUES, or a reason to EXCLUDED.")
+            raise LookupError(f"{name}: add values of {chosen} to VALUES, or its name to EXCLUDED.")
         return self.random.choice(drawn[chosen])
 
     def _draw_object(self, cls: type, annotation: Any) -> Plain:

@@ -2,55 +2,40 @@
 
 from typing import Any
 
-# Settings that keep the base's value, with the reason. A setting below an excluded one is excluded too.
-EXCLUDED = {
-    "RunFile.name": "no effect on a node",
-    "RunFile.workspace": "each run gets its own",
-    "RunFile.push_to": "each run gets its own",
-    "RunFile.pipeline_root": "needs a bucket",
-    "RunFile.detector": "the bases vary it",
-    "RunFile.kubeflow": "needs a cluster",
-    "RunFile.vertex": "needs a cloud",
-    "RunFile.beam_args": "options of Apache Beam",
-    "NodeSettings.beam_args": "options of Apache Beam",
-    "RunFile.notifications": "needs a network",
-    "RunFile.schedule": "only `detloom schedule` reads it",
-    "RunFile.retrain": "decides whether to run at all",
-    "Push.vertex": "needs a cloud",
-    "Strategy.name": "needs a TPU",
-    "Strategy.project": "needs a TPU",
-    "Strategy.zone": "needs a TPU",
-    "Strategy.communication": "needs several machines",
-    "Data.path": "the tiny data set",
-    "Data.num_spans": "the tiny data set has one span",
-    "Data.images_dir": "the tiny data set has the default folder",
-    "Data.hierarchy_file": "Open Images only",
-    "Data.classes": "the classes of the tiny data set",
-    "Data.splits": "the bases vary it",
-    "Eval.keypoint_sigmas": "the keypoints of the tiny data set",
-    "KeypointEstimation.task_name": "no effect on a node",
-    "KeypointEstimation.keypoint_class_name": "the class with keypoints in the tiny data set",
-    "KeypointEstimation.keypoint_label_to_std": "the keypoints of the tiny data set",
-    "Splits.train": "the tiny data set",
-    "Splits.eval": "the tiny data set",
-    "Splits.test": "the tiny data set",
-    "SplitByRatio.source": "the tiny data set",
-    "InputReader.label_map_path": "a pipeline sets it",
-    "InputReader.input_path": "a pipeline sets it",
-    "NodeSettings.cpu": "clusters only",
-    "NodeSettings.cpu_limit": "clusters only",
-    "NodeSettings.memory": "clusters only",
-    "NodeSettings.memory_limit": "clusters only",
-    "NodeSettings.ephemeral_storage": "clusters only",
-    "NodeSettings.accelerator": "clusters only",
-    "NodeSettings.node_selector": "clusters only",
-    "NodeSettings.tolerations": "clusters only",
-    "NodeSettings.time_limit_minutes": "depends on the machine's speed",
-    **dict.fromkeys(
-        (f"KeypointBoxCoder.{name}" for name in ("y_scale", "x_scale", "height_scale", "width_scale", "num_keypoints")),
-        "no detector is trained with it",
+# Settings that keep the base's value, by the reason. A setting below one of them keeps its value, too.
+_EXCLUDED = {
+    "no effect on a node": "RunFile.name KeypointEstimation.task_name",
+    "each run gets its own": "RunFile.workspace RunFile.push_to",
+    "needs a bucket": "RunFile.pipeline_root",
+    "the bases vary it": "RunFile.detector Data.splits",
+    "needs a cluster": "RunFile.kubeflow",
+    "needs a cloud": "RunFile.vertex Push.vertex",
+    "options of Apache Beam": "RunFile.beam_args NodeSettings.beam_args",
+    "needs a network": "RunFile.notifications",
+    "only `detloom schedule` reads it": "RunFile.schedule",
+    "decides whether to run at all": "RunFile.retrain",
+    "needs a TPU": "Strategy.name Strategy.project Strategy.zone",
+    "needs several machines": "Strategy.communication",
+    "the tiny data set": "Data.path Splits.train Splits.eval Splits.test SplitByRatio.source",
+    "the tiny data set has one span": "Data.num_spans",
+    "the tiny data set has the default folder": "Data.images_dir",
+    "Open Images only": "Data.hierarchy_file",
+    "the classes of the tiny data set": "Data.classes",
+    "the keypoints of the tiny data set": "Eval.keypoint_sigmas KeypointEstimation.keypoint_label_to_std",
+    "the class with keypoints in the tiny data set": "KeypointEstimation.keypoint_class_name",
+    "a pipeline sets it": "InputReader.label_map_path InputReader.input_path",
+    "clusters only": (
+        "NodeSettings.cpu NodeSettings.cpu_limit NodeSettings.memory NodeSettings.memory_limit "
+        "NodeSettings.ephemeral_storage NodeSettings.accelerator NodeSettings.node_selector "
+        "NodeSettings.tolerations"
+    ),
+    "depends on the machine's speed": "NodeSettings.time_limit_minutes",
+    "no detector is trained with it": (
+        "KeypointBoxCoder.y_scale KeypointBoxCoder.x_scale KeypointBoxCoder.height_scale "
+        "KeypointBoxCoder.width_scale KeypointBoxCoder.num_keypoints"
     ),
 }
+EXCLUDED = {name for names in _EXCLUDED.values() for name in names.split()}
 
 # Settings that keep the base's value while those below them are drawn: the data has what the base's detector learns.
 KEPT = ("Data.masks", "Data.keypoints", "CenterNet.keypoint_estimation_task")

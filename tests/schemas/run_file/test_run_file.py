@@ -23,6 +23,7 @@ checks: {class_drift: {severity: fail, threshold: 0.3}, tiny_boxes: {min_side_px
 gates: {override: {reason: The camera was replaced., by: Ada, until: "2026-12-31"}}
 push: {keep_versions: 3, vertex: {project: my-project, region: us-central1, endpoint_name: cells,
   container_image: image, traffic_percent: 5}}
+model_card: {purpose: Zählt Zellen., owners: [Ada], citation: "a\\nb", limits: [One camera.]}
 retrain: {records: records, min_new_images: 1}
 schedule: {cron: 0 3 * * 1, timezone: Asia/Tokyo, catch_up: true, start: "2026-01-01", caching: false}
 kubeflow: {image: x/detloom:1, pipeline_root: "minio://mlpipeline/root", token: env:KFP_TOKEN,
