@@ -4,6 +4,7 @@
 """
 
 import ast
+import functools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,16 +32,19 @@ ALLOWED_IN_SCHEMAS = {"numpy", "yaml"}  # PyYAML: run files are YAML and are typ
 ALLOWED_IN_FILE = {"schemas/reading/proto_text.py": "google.protobuf"}
 
 
-def imports(tree: ast.AST, package: tuple[str, ...]) -> Iterator[tuple[int, str]]:
-    """(line, dotted name) of every import; relative names are resolved against `package`."""
-    for node in ast.walk(tree):
+@functools.cache
+def imports(source: str, package: tuple[str, ...]) -> list[tuple[int, str]]:
+    """Return (line, dotted name) of every import; relative names are resolved against `package`."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names)
+            found += [(node.lineno, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else ()
             module = ".".join((*base, *filter(None, [node.module])))
             # `from detloom import x` may import the layer x, so the names count as well.
-            yield from ((node.lineno, f"{module}.{alias.name}") for alias in node.names)
+            found += [(node.lineno, f"{module}.{alias.name}") for alias in node.names]
+    return found
 
 
 def fault_of(layer: str, name: str, file: Path) -> str | None:
@@ -80,7 +84,7 @@ def fault_between_rooms(layer: str, importer: str, imported: str) -> str | None:
 
 def faults(layer: str, source: str, file: Path) -> list[str]:
     package = ("detloom", *file.parent.parts)
-    found = ((line, name, fault_of(layer, name, file)) for line, name in imports(ast.parse(source, str(file)), package))
+    found = ((line, name, fault_of(layer, name, file)) for line, name in imports(source, package))
     return [f"{file}:{line}: {name}: {fault}" for line, name, fault in found if fault]
 
 
@@ -90,7 +94,7 @@ def modules(layer: str) -> list[Path]:
 
 def module_imports(name: str, file: Path, files: dict[str, Path]) -> Iterator[str]:
     """Yield the modules among `files` that the module `name` imports."""
-    for _, imported in imports(ast.parse(file.read_text("utf-8")), tuple(name.split(".")[:-1])):
+    for _, imported in imports(file.read_text("utf-8"), tuple(name.split(".")[:-1])):
         found = imported if imported in files else imported.rpartition(".")[0]
         if found in files and found != name:
             yield found
