@@ -45,7 +45,7 @@ def test_every_key_has_its_line(tmp_path):
         ('b: "\\U00110000"\n', r"run\.yaml:1: not valid YAML: \\U00110000 is beyond the last character"),
         ("a: 1\nb: \0\n", r"run\.yaml:2: not valid YAML: the character '\\x00' is not allowed\.$"),
         ('a: 1\n"\\e[1m": 1\n"\\e[1m": 2\n', r"run\.yaml:3: the key '\\x1b\[1m' appears twice"),
-        ("- 1\n" * 30_000, r"run\.yaml:\d+: got more than 20000 keys and values"),
+        ("- 1\n" * 20_001, r"run\.yaml:\d+: got more than 20000 keys and values"),
         ("[" * 5000, r"run\.yaml:1: lists and mappings nest more than 32 deep"),
         ("x" * (1_000_001), "larger than 1000000 bytes"),
     ],
