@@ -38,8 +38,14 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if tier.startswith("meta"):
         is_of_tier = any(collection_path.is_relative_to(folder) for folder in META)
     else:
-        is_of_tier = tier not in TIER_OF_FILES or TIER_OF_FILES[tier] in collection_path.read_text("utf-8")
+        is_of_tier = tier not in TIER_OF_FILES or _may_mark(collection_path, TIER_OF_FILES[tier])
     return None if is_of_tier else True  # None: other plugins decide
+
+
+def _may_mark(file: Path, mark: str) -> bool:
+    """Return whether a file, or the conftest module of its folder, contains the text of a mark."""
+    sources = [file, file.with_name("conftest.py")]
+    return any(mark in source.read_text("utf-8") for source in sources if source.exists())
 
 
 @pytest.hookimpl(tryfirst=True)  # before the items are selected by their markers
