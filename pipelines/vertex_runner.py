@@ -14,6 +14,6 @@ from detloom.schemas.errors import InputError
 
 if __name__ == "__main__":
     try:
-        print(f"Written: {compile_run_file('vertex', '.json')}")
+        print(f"Written: {compile_run_file()}")
     except InputError as error:
         sys.exit(f"error: {error}")

@@ -30,4 +30,4 @@ if [ ! -d "$tree$(dirname "$python")" ]; then
 fi
 exec "$here/.venv/bin/python" "$here/scripts/flink_cluster.py" run --enter "bash $here/scripts/test_flink_debian13.sh _enter" \
     --python "$python" -- "$python" -m pytest -v -p no:cacheprovider -m flink --durations=0 --timeout 3600 \
-    --ignore tests/flink/test_cluster.py tests/flink "$@"
+    tests/flink "$@"

@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from typing import Any
 from urllib.parse import quote
 from zoneinfo import ZoneInfo
@@ -27,6 +27,7 @@ from detloom.pipelines.backends.run_status import (
     TaskStatus,
     fill_in,
     planned_tasks,
+    start_of,
 )
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.kubeflow import Kubeflow
@@ -103,7 +104,7 @@ class KubeflowBackend:
             runtime_config=self._runtime_config(),
             trigger=kfp_server_api.V2beta1Trigger(
                 cron_schedule=kfp_server_api.V2beta1CronSchedule(
-                    start_time=cluster_start(schedule), end_time=schedule.end_time, cron=cluster_cron(schedule.cron)
+                    start_time=start_of(schedule), end_time=schedule.end_time, cron=cluster_cron(schedule.cron)
                 )
             ),
             mode=kfp_server_api.RecurringRunMode.ENABLE,
@@ -457,16 +458,6 @@ def _cluster_weekdays(field: str) -> str:
     if any("7" in part or "*" in part for part in days):
         days = [str(day) for day in sorted(parse_cron(f"* * * * {','.join(days)}").weekdays)]
     return ",".join(stars + days)
-
-
-def cluster_start(schedule: Schedule) -> datetime | None:
-    """Return the start time for the controller, one second early, so that `schedule.start` itself can be the first run.
-
-    The controller starts with the first time after its start (cron_schedule.go, getNextScheduledTimeImp). It would also
-    make up for times since a start in the past, so such a start is dropped and the schedule begins now.
-    """
-    start = schedule.start_time
-    return None if start is None or start <= datetime.now(timezone.utc) else start - timedelta(seconds=1)
 
 
 def next_cluster_time(cron: str, zone: str, start: datetime | None, end: datetime | None) -> datetime | None:

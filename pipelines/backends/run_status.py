@@ -3,12 +3,13 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any, Literal
 
 from detloom.pipelines.local.console import format_table
 from detloom.schemas.reading.format_duration import format_duration
 from detloom.schemas.reading.redact import redact
+from detloom.schemas.run_file.schedule import Schedule
 
 RunState = Literal["pending", "running", "succeeded", "failed", "cancelled", "paused", "unknown"]
 # cached: the outputs come from the cache. skipped: the condition is false. not run: a task that it needs failed.
@@ -72,6 +73,17 @@ class ScheduleStatus:
     link: str
     next_time: datetime | None = None
     last_run: RunStatus | None = None
+
+
+def start_of(schedule: Schedule) -> datetime | None:
+    """Return the start time for a backend, one second early, so that `schedule.start` itself can be the first run.
+
+    Both start with the first time after it (kubeflow/pipelines, cron_schedule.go, getNextScheduledTimeImp;
+    aiplatform_v1, types/schedule.py). Kubeflow would make up for times since a start in the past, so such a start is
+    dropped and the schedule begins now.
+    """
+    start = schedule.start_time
+    return None if start is None or start <= datetime.now(timezone.utc) else start - timedelta(seconds=1)
 
 
 @dataclass(frozen=True, kw_only=True)

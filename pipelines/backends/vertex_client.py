@@ -3,7 +3,6 @@
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import google.auth
@@ -26,6 +25,7 @@ from detloom.pipelines.backends.run_status import (
     TaskStatus,
     fill_in,
     planned_tasks,
+    start_of,
 )
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.run_file import RunFile
@@ -147,7 +147,7 @@ class VertexBackend:
         message = schedule_types.Schedule(
             display_name=name,
             cron=f"TZ={schedule.timezone} {schedule.cron}",
-            start_time=_first_moment(schedule),
+            start_time=start_of(schedule),
             end_time=schedule.end_time,
             max_concurrent_run_count=schedule.max_concurrency,
             allow_queueing=schedule.catch_up,
@@ -283,14 +283,6 @@ class VertexBackend:
 
     def _schedule_name(self, schedule_id: str) -> str:
         return f"{self._parent}/schedules/{schedule_id}"
-
-
-def _first_moment(schedule: Schedule) -> datetime | None:
-    """Return the time "after which the first run can be scheduled" (types/schedule.py), one second before `start`."""
-    start = schedule.start_time
-    if start is None or start <= datetime.now(timezone.utc):
-        return None  # starts now
-    return start - timedelta(seconds=1)
 
 
 def _last(resource_name: str) -> str:

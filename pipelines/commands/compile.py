@@ -9,6 +9,7 @@ from detloom.pipelines.command_line.options import FILE
 from detloom.pipelines.command_line.remote_run import RemoteRun, remote_run_options
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import redact
+from detloom.schemas.reading.text_file import write_text_file
 from detloom.schemas.run_file.run_file import Place
 
 # the extensions that the clients accept
@@ -41,10 +42,10 @@ def compile_command(remote: RemoteRun, output: Path | None) -> None:
     run, place = remote.run, remote.place
     path = output if output is not None else Path(f"{run.name}{_SUFFIXES[place][0]}")
     _check_output(path, remote.run_file, place)
-    from detloom.pipelines.compile.compile_job import write_job  # late: TFX
+    from detloom.pipelines.compile.compile_job import compile_job  # late: TFX
     from detloom.pipelines.local.console import format_next
 
-    write_job(run, place, path)
+    write_text_file(path, compile_job(run, place))
     click.echo(f"Written: {path}, {_WHAT[place]}; pipeline '{run.name}'.")
     image = getattr(run, place).image
     click.echo(format_next("detloom", "image-check", "--image", image, "--job", path))

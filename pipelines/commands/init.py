@@ -102,7 +102,7 @@ def init(
     reason for each choice is a comment. Edit the file as you like, then run it.
 
     With --from-odapi, write a run file that reads a pipeline.config of the Object Detection API with its TFRecord files
-    and its checkpoint, and a page about what is mapped, what is ignored, and what you have to decide.
+    and its checkpoint, and print what you have to decide.
     """
     from detloom.pipelines.init.write_run_file import InitOptions
     from detloom.pipelines.local.console import format_next
@@ -139,15 +139,13 @@ def _init_from_folder(folder: Path, output: Path | None, name: str, options: "In
 def _init_from_odapi(
     config: Path, records: Path | None, checkpoint: str | None, output: Path | None, name: str, force: bool
 ) -> Path:
-    from detloom.pipelines.init.from_pipeline_config import name_of_config, page_of, write_migration
+    from detloom.pipelines.init.from_pipeline_config import name_of_config, write_migration
 
     name = name or name_of_config(config)
     output = output or Path(f"{name}.yaml")
-    page = page_of(output)
-    for path in (output, page):
-        _check_absent(path, force)
+    _check_absent(output, force)
     decisions = write_migration(config, output, name, records, checkpoint)
-    click.echo(f"Wrote {output}, and {page} about what is mapped and what is ignored. To decide:")
+    click.echo(f"Wrote {output}. To decide:")
     click.echo("\n".join(f"- {each}" for each in decisions))
     return output
 

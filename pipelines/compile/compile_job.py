@@ -67,16 +67,6 @@ def compile_job(run: RunFile, place: Place) -> str:
     return format_job(run, place, job)
 
 
-def write_job(run: RunFile, place: Place, path: Path) -> None:
-    """Compile the run file and write the job file atomically.
-
-    Raises:
-        InputError: for settings that the backend does not support.
-        OSError: if the file cannot be written.
-    """
-    write_text_file(path, compile_job(run, place))
-
-
 def format_job(run: RunFile, place: Place, job: dict[str, Any]) -> str:
     """Format the output of `JobRunner`."""
     if place == "vertex":
@@ -136,14 +126,14 @@ class JobRunner(KubeflowV2DagRunner):
     ) -> dict[str, Any]:
         """Return the edited PipelineJob; `format_job` converts it to text."""
         job = super().run(pipeline, parameter_values, write_out=False)
-        job["pipelineSpec"] = edit_spec(self._run, self._place, job["pipelineSpec"])
+        edit_spec(self._run, self._place, job["pipelineSpec"])
         if self._place == "vertex" and self._run.vertex and self._run.vertex.labels:
             job["labels"] = {**job.get("labels", {}), **self._run.vertex.labels}
         json_format.ParseDict(job, pipeline_spec_pb2.PipelineJob())
         check_spec(job["pipelineSpec"])
         check_parameters(job["pipelineSpec"], self._place)
         if self._place == "kubeflow":
-            job["pipelineSpec"] = shorten(job["pipelineSpec"])
+            shorten(job["pipelineSpec"])
             check_spec(job["pipelineSpec"])
         if write_out:
             self.output_path.parent.mkdir(parents=True, exist_ok=True)
@@ -156,24 +146,24 @@ class JobRunner(KubeflowV2DagRunner):
         return Path(self._output_dir, self._output_filename)
 
 
-def edit_spec(run: RunFile, place: Place, spec: Spec) -> Spec:
-    """Add what TFX's compiler leaves out, and change what a backend would refuse."""
-    spec = group_conditioned_tasks(spec)
-    spec = name_system_types(spec)
-    spec = declare_final_status(spec)
-    spec = set_caching(spec, uncached_nodes(run, place))
+def edit_spec(run: RunFile, place: Place, spec: Spec) -> None:
+    """Add what TFX's compiler leaves out, and change what a backend would refuse, in place."""
+    group_conditioned_tasks(spec)
+    name_system_types(spec)
+    declare_final_status(spec)
+    set_caching(spec, uncached_nodes(run, place))
     node_ids = list(containers_of(spec))
     retries = {node_id: retry_of(run.nodes, node_id) for node_id in node_ids}
-    spec = set_retries(spec, retries, place)
-    spec = refresh_input_specs(spec)
-    spec = name_code(spec)
+    set_retries(spec, retries, place)
+    refresh_input_specs(spec)
+    name_code(spec)
     if place == "vertex":
-        spec = add_driver(spec, "DetectionExampleGen")
+        add_driver(spec, "DetectionExampleGen")
     limits = {node_id: retry.time_limit_seconds for node_id, retry in retries.items() if retry.time_limit_seconds}
-    spec = set_time_limits(spec, limits)
-    spec = set_environment(spec, {node_id: environment_of(run, node_id, place) for node_id in node_ids})
-    root = getattr(run, place).pipeline_root
-    return {**spec, "defaultPipelineRoot": root} if root else spec
+    set_time_limits(spec, limits)
+    set_environment(spec, {node_id: environment_of(run, node_id, place) for node_id in node_ids})
+    if root := getattr(run, place).pipeline_root:
+        spec["defaultPipelineRoot"] = root
 
 
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z]+[A-Za-z0-9_ ./:-]*[A-Za-z0-9]")
@@ -207,21 +197,22 @@ def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _represent_text)
 
 
-def compile_run_file(place: Place, suffix: str) -> Path:
-    """Compile the run file that DETLOOM_RUN_FILE names into `<name><suffix>` in the current folder, unless the tfx
-    command line sets another path.
+def compile_run_file() -> Path:
+    """Compile the run file that DETLOOM_RUN_FILE names for Vertex AI.
+
+    The job is written to `<name>.json` in the current folder, unless the tfx command line sets another path.
 
     Raises:
         InputError: for a mistake in the file, an unsupported setting, or a run file that has the output's name.
     """
     named = os.environ.get(RUN_FILE_VARIABLE)
     path = Path(named) if named else sample_run_file("demo")
-    run = read_run_file(path, place=place)
-    runner = JobRunner(run, place, f"{run.name}{suffix}")
+    run = read_run_file(path, place="vertex")
+    runner = JobRunner(run, "vertex", f"{run.name}.json")
     output = runner.output_path
     if output.exists() and output.samefile(path):
         raise InputError(
             f"{redact(str(path))}: the job would overwrite this run file; rename it, or compile it in another folder."
         )
-    runner.run(create_pipeline(run, place))
+    runner.run(create_pipeline(run, "vertex"))
     return runner.output_path

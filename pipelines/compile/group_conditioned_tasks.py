@@ -19,19 +19,17 @@ _SOURCE = re.compile(r"<([^<>]+)/([^<>]+)>")
 _Source = tuple[str, str]  # a task and the name of its output
 
 
-def group_conditioned_tasks(spec: Spec) -> Spec:
-    """Return the spec with an additional component `training`; independent tasks keep their condition."""
-    edited = copy.deepcopy(spec)
-    for dag in list(dags_of(edited)):
+def group_conditioned_tasks(spec: Spec) -> None:
+    """Add a component `training` for conditioned tasks that need each other; independent ones keep their condition."""
+    for dag in list(dags_of(spec)):
         tasks = dag["tasks"]
         for condition, names in _tasks_by_condition(tasks).items():
             if any(producer in names for name in names for producer, _ in _sources(tasks[name]).values()):
-                assert TRAINING_DAG not in edited["components"], "two conditions on tasks that need each other"
-                tasks[TRAINING_DAG] = _build_dag(edited, tasks, condition, names)
+                assert TRAINING_DAG not in spec["components"], "two conditions on tasks that need each other"
+                tasks[TRAINING_DAG] = _build_dag(spec, tasks, condition, names)
             else:
                 for name in names:
                     _name_own_inputs(tasks[name], condition)
-    return edited
 
 
 def input_name(source: _Source) -> str:

@@ -3,7 +3,6 @@
 `detloom.pipelines.dag.packed_settings` has the forms and the reason.
 """
 
-import copy
 import json
 from typing import Any
 
@@ -24,23 +23,21 @@ from detloom.schemas.reading.redact import escape
 _PLACEHOLDER = "{{$"  # the backend replaces it only in a parameter of its own
 
 
-def shorten(spec: Spec) -> Spec:
-    """Return the spec with packed settings, and types and arguments without what nothing reads."""
-    edited = copy.deepcopy(spec)
-    for component in (edited["root"], *edited["components"].values()):
+def shorten(spec: Spec) -> None:
+    """Pack the settings, and drop what nothing reads from types and arguments."""
+    for component in (spec["root"], *spec["components"].values()):
         for side in ("inputDefinitions", "outputDefinitions"):
             for artifact in component.get(side, {}).get("artifacts", {}).values():
                 artifact["artifactType"] = short_type(_title_of(artifact["artifactType"]))
-    containers = containers_of(edited)
-    for task in tasks_of(edited).values():
+    containers = containers_of(spec)
+    for task in tasks_of(spec).values():
         node_id = task["componentRef"]["name"]
         if node_id in containers:
-            component = edited["components"][node_id]
+            component = spec["components"][node_id]
             _pack_constants(task, component)
             args = containers[node_id]["args"]
             place = args.index(INPUTS_SPEC)
             args[place : place + 2] = [INPUT_TYPES_FLAG, format_input_types(component.get("inputDefinitions", {}))]
-    return edited
 
 
 def _title_of(declared: Spec) -> str:

@@ -1,9 +1,8 @@
 """Edit a compiled pipeline spec: commands, caching, retries, environment and declared types.
 
-TFX's compiler cannot express these settings. Each function returns an edited copy.
+TFX's compiler cannot express these settings. Each function changes the spec in place.
 """
 
-import copy
 import json
 import math
 from collections.abc import Collection, Mapping
@@ -30,54 +29,46 @@ def entrypoint_command(place: Place) -> list[str]:
     return ["python", "-m", ENTRYPOINT, "--place", place]
 
 
-def name_code(spec: Spec) -> Spec:
+def name_code(spec: Spec) -> None:
     """Add to each command the modules that the task runs, and their fingerprint.
 
     The backends' cache keys contain the command, so a task runs again if its own code has changed. The container
     compares the fingerprint with the code in its image.
     """
-    edited = copy.deepcopy(spec)
-    for name, container in containers_of(edited).items():
+    for name, container in containers_of(spec).items():
         command = container["command"]
         entrypoint = command[2] = _ENTRYPOINTS.get(name, command[2])
         executor = container["args"][1].rpartition(".")[0]
         ours = (executor,) if executor.startswith("detloom.") else ()
         command += [CODE_FLAG, describe_code(entrypoint, *ours, *_MODULES.get(name, ()))]
-    return edited
 
 
-def set_time_limits(spec: Spec, seconds_by_node: Mapping[str, float]) -> Spec:
+def set_time_limits(spec: Spec, seconds_by_node: Mapping[str, float]) -> None:
     """Let our entrypoint limit the time of a try, so that waiting for a machine does not count."""
-    edited = copy.deepcopy(spec)
-    for name, container in containers_of(edited).items():
+    for name, container in containers_of(spec).items():
         if name in seconds_by_node:
             container["command"] += ["--time_limit_seconds", str(math.ceil(seconds_by_node[name]))]
-    return edited
 
 
-def add_driver(spec: Spec, node_id: str) -> Spec:
+def add_driver(spec: Spec, node_id: str) -> None:
     """Run the node's driver before Vertex AI checks the cache, as TFX does for its own ExampleGens (tfx/orchestration/
     kubeflow/v2/step_builder.py); open-source Kubeflow has no such hook.
 
     Call this after all edits of the container's arguments, because it copies them.
     """
-    edited = copy.deepcopy(spec)
-    container = containers_of(edited)[node_id]
+    container = containers_of(spec)[node_id]
     args = container["args"]
     assert args[0] == "--executor_class_path", args[0]
     # No driver class is passed, because the entrypoint knows it.
     container["lifecycle"] = {"preCacheCheck": {"command": [*container["command"], "--driver"], "args": args[2:]}}
-    return edited
 
 
-def refresh_input_specs(spec: Spec) -> Spec:
+def refresh_input_specs(spec: Spec) -> None:
     """Update the input types in the containers' arguments after edits of the components' declarations."""
-    edited = copy.deepcopy(spec)
-    for name, container in containers_of(edited).items():
+    for name, container in containers_of(spec).items():
         args = container["args"]
-        declared = edited["components"][name].get("inputDefinitions", {})
+        declared = spec["components"][name].get("inputDefinitions", {})
         args[args.index(INPUTS_SPEC) + 1] = json.dumps(declared, sort_keys=True)
-    return edited
 
 
 # Their results depend on things that no cache sees: a folder of versions or records, the time, or a sent message.
@@ -109,27 +100,23 @@ def uncached_nodes(run: RunFile, place: Place) -> frozenset[str]:
     return frozenset(found)
 
 
-def set_caching(spec: Spec, uncached: Collection[str]) -> Spec:
+def set_caching(spec: Spec, uncached: Collection[str]) -> None:
     """Disable the cache for the tasks of these nodes; TFX can only switch it for whole pipelines."""
-    edited = copy.deepcopy(spec)
-    for name, task in tasks_of(edited).items():
+    for name, task in tasks_of(spec).items():
         if name in uncached:
             task["cachingOptions"] = {}
-    return edited
 
 
-def set_retries(spec: Spec, retries: Mapping[str, Retry], place: Place) -> Spec:
+def set_retries(spec: Spec, retries: Mapping[str, Retry], place: Place) -> None:
     """Set the retry policy of the tasks of these nodes.
 
     Raises:
         InputError: for a wait that the backend does not support.
     """
-    edited = copy.deepcopy(spec)
-    tasks = tasks_of(edited)
+    tasks = tasks_of(spec)
     for name, retry in retries.items():
         if retry.max_retries and name in tasks:
             tasks[name]["retryPolicy"] = retry_policy(name, retry, place)
-    return edited
 
 
 def retry_policy(node_id: str, retry: Retry, place: Place) -> dict[str, Any]:
@@ -177,34 +164,28 @@ def _check_argo(node_id: str, retry: Retry, longest: float) -> None:
         )
 
 
-def set_environment(spec: Spec, environments: Mapping[str, Mapping[str, str]]) -> Spec:
+def set_environment(spec: Spec, environments: Mapping[str, Mapping[str, str]]) -> None:
     """Set environment variables of these nodes' containers."""
-    edited = copy.deepcopy(spec)
-    for name, container in containers_of(edited).items():
+    for name, container in containers_of(spec).items():
         if environments.get(name):
             container["env"] = [{"name": key, "value": value} for key, value in sorted(environments[name].items())]
-    return edited
 
 
-def name_system_types(spec: Spec) -> Spec:
+def name_system_types(spec: Spec) -> None:
     """Declare `system.*` types by title and version, as kfp's compiler does: Vertex AI has registered these schemas."""
-    edited = copy.deepcopy(spec)
-    for component in edited["components"].values():
+    for component in spec["components"].values():
         for artifact in component.get("outputDefinitions", {}).get("artifacts", {}).values():
             declared = artifact["artifactType"]
             title = str(yaml.safe_load(declared.get("instanceSchema") or "{}").get("title", ""))
             if title.startswith(SYSTEM_TYPES):
                 artifact["artifactType"] = short_type(title)
-    return edited
 
 
-def declare_final_status(spec: Spec) -> Spec:
+def declare_final_status(spec: Spec) -> None:
     """Declare the final status parameter of an exit handler as kfp's compiler does for schema 2.1 (kubeflow/pipelines,
     sdk/python/kfp/compiler/pipeline_spec_builder.py); TFX's compiler declares a string."""
-    edited = copy.deepcopy(spec)
-    for task in tasks_of(edited).values():
+    for task in tasks_of(spec).values():
         for name, source in task.get("inputs", {}).get("parameters", {}).items():
             if "taskFinalStatus" in source:
-                declared = edited["components"][task["componentRef"]["name"]]["inputDefinitions"]["parameters"]
+                declared = spec["components"][task["componentRef"]["name"]]["inputDefinitions"]["parameters"]
                 declared[name]["parameterType"] = "TASK_FINAL_STATUS"
-    return edited

@@ -1,4 +1,4 @@
-"""Write a run file for a pipeline.config of the Object Detection API, and a page about the differences.
+"""Write a run file for a pipeline.config of the Object Detection API.
 
 The run file names the pipeline.config, which stays unchanged and is read by `schemas/odapi`, and adds the places of the
 inputs on this machine.
@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from detloom.pipelines.check_learned_columns import check_learned_columns
-from detloom.pipelines.init.migration_page import format_page
 from detloom.pipelines.init.odapi_inputs import EVAL, TRAIN, OdapiInputs, find_inputs
 from detloom.pipelines.init.run_file_text import Choices, check_no_variable, make_pipeline_name, written_run_file
 from detloom.schemas.contracts.ground_truth import KEYPOINTS, MASKS
@@ -36,15 +35,10 @@ def name_of_config(config: Path) -> str:
     return make_pipeline_name(path.parent.name if path.stem == _USUAL_NAME else path.stem)
 
 
-def page_of(run_file: Path) -> Path:
-    """Return the path of the page that belongs to a run file."""
-    return run_file.with_name(f"{run_file.stem}.migration.md")
-
-
 def write_migration(
     config: Path, output: Path, name: str, records: Path | None = None, checkpoint: str | None = None
 ) -> tuple[str, ...]:
-    """Write the run file and the page; replace existing ones.
+    """Write the run file; replace an existing one.
 
     Args:
         output: the run file.
@@ -53,7 +47,7 @@ def write_migration(
         checkpoint: initial weights, instead of those in the configuration; empty for random weights.
 
     Returns:
-        What the user has to decide, one sentence each.
+        What the user has to decide, one sentence each; they are also comments at the top of the file.
 
     Raises:
         InputError: if the configuration has refused fields, or an input is not usable here.
@@ -73,9 +67,9 @@ def write_migration(
     with written_run_file(choices, header, output) as run:
         check_learned_columns(run)
         decisions = tuple(_decisions(run, report, inputs))
-        page = format_page(config, output, report, choices, decisions, inputs.root / inputs.label_map_path)
-        page_of(output).write_text(page, encoding="utf-8")
-    return decisions
+    to_decide = "".join(f"\n- {each}" for each in decisions)
+    with written_run_file(choices, f"{header}. To decide:{to_decide}", output):
+        return decisions
 
 
 def _choose(

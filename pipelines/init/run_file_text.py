@@ -42,7 +42,7 @@ def written_run_file(choices: Choices, header: str, path: Path) -> Iterator[RunF
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.draft")
     try:
-        draft.write_text(format_run_file(choices, f"{header}."), encoding="utf-8")
+        draft.write_text(format_run_file(choices, header), encoding="utf-8")
         yield read_sections(draft)
         draft.replace(path)
     finally:
@@ -55,7 +55,7 @@ def format_run_file(choices: Choices, header: str) -> str:
     Args:
         header: first lines, without comment signs.
     """
-    lines = [f"# {line}".rstrip() for line in header.splitlines()]
+    lines = [comment for line in header.splitlines() for comment in _comment(line, "")]
     for key, value in choices.settings.items():
         if isinstance(value, Mapping):
             lines += ["", f"{key}:"]

@@ -104,7 +104,7 @@ def write_run_file(folder: Path, output: Path, name: str, options: InitOptions, 
         ):
             step_seconds = _measure_step(unlimited.config, scan)
         limit_time(choices, scan, quality, step_seconds, options.seconds, spent=time.monotonic() - started)
-    with written_run_file(choices, header, output):
+    with written_run_file(choices, f"{header}.", output):
         pass
 
 

@@ -4,7 +4,7 @@ import logging
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 from absl import logging as absl_logging
@@ -22,15 +22,12 @@ class NodeLog(logging.Handler):
     Attributes:
         current: node that runs, or ran last; None before the first.
         num_nodes: how many the run has.
-        on_start, on_finish: called with its id when a node begins, and when it has ended without an error.
     """
 
     def __init__(self, verbose: bool) -> None:
         super().__init__()
         self.current: str | None = None
         self.num_nodes = 0
-        self.on_start: Callable[[str], None] = lambda node: None
-        self.on_finish: Callable[[str], None] = lambda node: None
         self._verbose = verbose
         self._number, self._started = 0, 0.0
 
@@ -42,11 +39,9 @@ class NodeLog(logging.Handler):
         """Print that a node begins."""
         self.current, self._number, self._started = node, self._number + 1, time.monotonic()
         self._print(f"[{self._number}/{self.num_nodes}] {node}")
-        self.on_start(node)
 
     def end(self, node: str, end: NodeEnd) -> None:
         """Print how a node has ended."""
-        self.on_finish(node)
         match end:
             case "done":
                 line = f"done in {time.monotonic() - self._started:.1f} s"

@@ -11,7 +11,7 @@ from pathlib import Path
 from detloom.components.beam_job import BeamJobError, explain_job_failure
 from detloom.pipelines.dag.create_pipeline import create_pipeline
 from detloom.pipelines.lineage.metadata_file import CODE_FOLDER, METADATA_FILE
-from detloom.pipelines.local.console import NodeLog
+from detloom.pipelines.local.console import NodeEnd, NodeLog
 from detloom.pipelines.local.summary import find_latest_run, read_latest_run
 from detloom.pipelines.local.supervise import NodeTimeoutError, TimeLimits, delete_temporary_folder
 from detloom.pipelines.local.tfx_hooks import observe_nodes, record_code
@@ -121,15 +121,19 @@ def _run_once(run: RunFile, nodes: NodeLog, check_held: Callable[[], None]) -> N
     record_code(Path(run.workspace) / CODE_FOLDER, pipeline.components)
     metadata_file = Path(run.workspace) / METADATA_FILE
     before = find_latest_run(metadata_file)
-    with TimeLimits(limit_of, end_process) as limits, observe_nodes(nodes):
+    with TimeLimits(limit_of, end_process) as limits:
 
-        def start(node: str) -> None:
+        def begin(node: str) -> None:
+            nodes.begin(node)
             check_held()
             limits.start(node)
 
-        nodes.on_start, nodes.on_finish = start, lambda node: limits.finish()
+        def end(node: str, how: NodeEnd) -> None:
+            limits.finish()
+            nodes.end(node, how)
+
         try:
-            with explain_job_failure():
+            with observe_nodes(begin, end), explain_job_failure():
                 LocalDagRunner().run(pipeline)
         except Exception as error:
             # Checked by `limits.exceeded`, because an interrupted node can raise any exception.

@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from tfx.orchestration.portable import launcher
 from tfx.orchestration.portable.data_types import ExecutionInfo
 
 from detloom.components.fingerprints import digests_of
-from detloom.pipelines.local.console import NodeEnd, NodeLog
+from detloom.pipelines.local.console import NodeEnd
 from detloom.schemas.reading.text_file import write_text_file
 from detloom.schemas.reading.tree_diff import leaves
 
@@ -20,8 +20,8 @@ _ENDS: dict[int, NodeEnd] = {pb.Execution.CACHED: "cached", pb.Execution.FAILED:
 
 
 @contextlib.contextmanager
-def observe_nodes(log: NodeLog) -> Iterator[None]:
-    """Tell `log` in this block when a node begins, and how it has ended unless it raised an error."""
+def observe_nodes(on_begin: Callable[[str], None], on_end: Callable[[str, NodeEnd], None]) -> Iterator[None]:
+    """Call these functions in this block when a node begins, and when it has ended unless it raised an error."""
 
     class ObservedLauncher(launcher.Launcher):
         def __init__(self, **settings: Any) -> None:
@@ -29,9 +29,9 @@ def observe_nodes(log: NodeLog) -> Iterator[None]:
             self._observed, self._metadata = settings["pipeline_node"].node_info.id, settings["mlmd_connection"]
 
         def launch(self) -> ExecutionInfo | None:
-            log.begin(self._observed)
+            on_begin(self._observed)
             execution = super().launch()
-            log.end(self._observed, self._find_end(execution))
+            on_end(self._observed, self._find_end(execution))
             return execution
 
         def _find_end(self, execution: ExecutionInfo | None) -> NodeEnd:

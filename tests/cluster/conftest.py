@@ -5,7 +5,6 @@ secret and a claim in the namespace of the runs. The claim has the access mode R
 class. Pods must reach each other. Each test says what else it needs.
 """
 
-import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,8 +16,9 @@ sys.path.append(str(Path(__file__).parent))
 
 from cluster_access.helper_pod import HelperPod, helper_pod
 from cluster_access.pods import Cluster
-from cluster_access.runs import SMALL, Pipeline, make_pipeline, new_name
+from cluster_access.runs import Pipeline, make_pipeline, new_name
 from cluster_access.settings import HOST_VARIABLE, ClusterSettings, read_settings
+from small_demo import SMALL
 
 HOOK_TOKEN = "hook+Q7x=zzk2"
 # Small, so that a cluster of one machine with two cores can run it; with a value for each kind of setting.
@@ -28,7 +28,7 @@ LIMITED = "{node: DatasetValidator, cpu: 100m, cpu_limit: '2', memory: 2Gi, memo
 
 @pytest.fixture(scope="session")
 def settings() -> ClusterSettings:
-    found = read_settings(os.environ)
+    found = read_settings()
     if found is None:
         pytest.skip(f"needs a cluster: {HOST_VARIABLE}, which `make test-cluster` sets")
     return found

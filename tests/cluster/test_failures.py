@@ -21,7 +21,6 @@ def failed(small_pipeline):
 
 
 def test_a_failed_task_fails_the_run_and_the_exit_handler_runs(failed):
-    """Needs nothing else."""
     _, status = failed["without data"]
     states = states_of(status)
     assert (status["state"], states[EXAMPLE_GEN]) == ("failed", "failed")
@@ -52,7 +51,6 @@ def test_a_failed_run_sends_one_notification(failed, helper):
 
 
 def test_a_task_that_exceeds_its_time_limit_fails_with_that_cause(failed, helper):
-    """Needs nothing else."""
     _, status = failed["too slow"]
     assert status["state"] == "failed"
     assert "time" in task_in(status, EXAMPLE_GEN)["error"]

@@ -76,7 +76,6 @@ def resources_of(cluster, demo_run, task):
 
 
 def test_requests_limits_and_disk_are_those_of_the_run_file(demo_run, cluster):
-    """Needs nothing else."""
     found = resources_of(cluster, demo_run, "StatisticsGen")
     disk = found["limits"].pop("ephemeral-storage")
     assert disk == 4 * GIBI
@@ -86,7 +85,6 @@ def test_requests_limits_and_disk_are_those_of_the_run_file(demo_run, cluster):
 
 
 def test_a_limit_can_differ_from_its_request(demo_run, cluster):
-    """Needs nothing else."""
     found = resources_of(cluster, demo_run, "DatasetValidator")
     assert float(found["limits"]["cpu"]) == pytest.approx(2.0)
     assert float(found["requests"]["cpu"]) == pytest.approx(0.1)
@@ -102,7 +100,6 @@ def test_tasks_manage_with_the_shared_memory_that_every_pod_has(demo_run, pods):
 
 
 def test_only_tasks_that_use_the_volume_get_it(demo_run, cluster):
-    """Needs nothing else."""
 
     def mounts_of(task):
         (pod,) = cluster.pods_of(demo_run["run_id"], task)
@@ -115,7 +112,6 @@ def test_only_tasks_that_use_the_volume_get_it(demo_run, cluster):
 
 
 def test_only_notifiers_get_the_secret(demo_run, pods, session_name):
-    """Needs nothing else."""
 
     def secrets_of(pod):
         sources = [each.value_from and each.value_from.secret_key_ref for each in container_of(pod).env or ()]
@@ -144,7 +140,6 @@ def test_the_secret_is_in_no_log(demo_run, pods, cluster):
 
 
 def test_the_secret_is_in_no_answer_of_the_api(demo_run, demo_pipeline):
-    """Needs nothing else."""
     api, run_id = demo_pipeline.api(), demo_run["run_id"]
     for path in (f"/apis/v2beta1/runs/{run_id}", f"/apis/v1beta1/runs/{run_id}"):
         assert not contains_secret(as_json(api.send("GET", path, "read the run")))

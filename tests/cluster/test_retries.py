@@ -82,7 +82,6 @@ def test_a_terminated_run_is_shown_as_cancelled(disturbed):
 
 
 def test_the_commands_warn_of_settings_that_lose_work(disturbed, small_pipeline, cluster):
-    """Needs nothing else."""
     from detloom.pipelines.backends.backend import connect
     from detloom.pipelines.samples.sample_run_file import sample_run_file
     from detloom.schemas.reading.overrides import parse_set

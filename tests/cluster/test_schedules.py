@@ -20,7 +20,6 @@ def second_run(demo_run, demo_pipeline):
 
 
 def test_nothing_is_trained_without_a_reason(second_run, demo_pipeline, helper):
-    """Needs nothing else."""
     states = states_of(second_run)
     assert second_run["state"] == "succeeded"
     assert {states[task] for task in NOT_TRAINED} == {"skipped"}
@@ -59,7 +58,6 @@ def scheduled(demo_run, demo_pipeline, helper):
 
 
 def test_scheduled_runs_decide_and_notify_like_others(scheduled, helper):
-    """Needs nothing else."""
     first, _ = scheduled
     states = states_of(first)
     assert first["state"] == "succeeded"

@@ -75,8 +75,8 @@ class Workers:
         namespace = self.cluster.namespace
         for document in self.documents:
             if document["kind"] == "Job":
-                for container in containers_in(document):
-                    container["env"].append({"name": "PYTHONPATH", "value": f"{KEPT}/code"})
+                (container,) = document["spec"]["template"]["spec"]["containers"]
+                container["env"].append({"name": "PYTHONPATH", "value": f"{KEPT}/code"})
             utils.create_from_dict(client.ApiClient(), document, namespace=namespace)
 
     def pods(self):
@@ -90,13 +90,9 @@ class Workers:
 
     def _final_state(self):
         """Return the type of the final condition; None while there is none."""
-        conditions = self._read()["status"].get("conditions", ())
-        final = [each["type"] for each in conditions if each["status"] == "True" and each["type"] in _FINAL]
+        job = client.BatchV1Api().read_namespaced_job(self.name, self.cluster.namespace)
+        final = [each.type for each in job.status.conditions or () if each.status == "True" and each.type in _FINAL]
         return final[0] if final else None
-
-    def _read(self):
-        where = {"name": self.name, "namespace": self.cluster.namespace}
-        return self.cluster.plain(client.BatchV1Api().read_namespaced_job(**where))
 
     def saved_steps(self):
         files = [file.rpartition("/")[2] for file in self.helper.files_under(f"{self.out}/checkpoints")]
@@ -116,13 +112,6 @@ class Workers:
                     self.cluster.core.delete_namespaced_service(**where)
                 case "ConfigMap":
                     self.cluster.core.delete_namespaced_config_map(**where)
-
-
-def containers_in(thing):
-    """Return all containers in a document."""
-    if isinstance(thing, dict):
-        return [*thing.get("containers", ()), *(each for value in thing.values() for each in containers_in(value))]
-    return [each for value in thing for each in containers_in(value)] if isinstance(thing, list) else []
 
 
 @pytest.fixture(scope="module")

@@ -6,11 +6,9 @@ Settings make it small; the data is the demo's. The runs of a backend are consec
 import contextlib
 import json
 import os
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +18,10 @@ from conformance_driver.execute import run_job
 from conformance_driver.job import Backend, Job, read_job
 from conformance_driver.object_store import Disk
 from conformance_driver.results import RunResult
-from conformance_driver.retries import RECOMMENDED_DEFAULTS
 from conformance_driver.run import Machine
 from conformance_driver.runner import SubprocessRunner
+from message_server import MessageServer, serve_messages
+from small_demo import SMALL
 
 import detloom
 from detloom.components.pusher.push import list_versions, roll_back
@@ -31,19 +30,6 @@ from detloom.components.pusher.versions import open_destination, read_version_ma
 ROOT = "minio://mlpipeline/v2/artifacts"
 ADDRESS_SECRET = "t0ps3cret"
 KILLED = 137
-SMALL = [
-    "model.image_resizer={height: 64, width: 64}",
-    "model.feature_extractor.depth_multiplier=0.1",
-    "model.feature_extractor.neck.additional_layer_depth=16",
-    "model.box_predictor.depth=16",
-    "model.box_predictor.num_layers_before_predictor=1",
-    "train.batch_size=8",
-    "train.num_steps=4",
-    "train.optimizer={type: AdamWOptimizer, learning_rate: {type: ConstantLearningRate, learning_rate: 0.001}}",
-    "train.augmentations=[]",
-    "eval.evaluate_every=4",
-    "gates={floors: [], no_floor_reason: The training has a few steps., baseline: {min_ap_change: -1.0}}",
-]
 PLACES: dict[Backend, list[str]] = {
     "kubeflow": [
         "kubeflow.image=registry.example.org/detloom:1.0",
@@ -135,30 +121,6 @@ def compiled(backend: Backend, *settings: Sequence[str]) -> Job:
     return read_job(compile_job(run, backend), backend, ROOT if backend == "kubeflow" else "")
 
 
-@contextlib.contextmanager
-def webhook() -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Run a webhook with a secret in its address; return the address and the list of its messages."""
-    messages: list[dict[str, Any]] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            messages.append({**json.loads(body), "path": self.path})
-            self.send_response(204)
-            self.end_headers()
-
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/{ADDRESS_SECRET}", messages
-    finally:
-        server.shutdown()
-        server.server_close()
-
-
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Backend, "Future[Place]"]]:
     """Return the runs of both backends."""
@@ -167,14 +129,14 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Backend, "
         backend: jobs_for(backend) for backend in PLACES
     }  # before any thread starts: TFX's compiler has global state
     with contextlib.ExitStack() as stack:
-        hooks = {backend: stack.enter_context(webhook()) for backend in PLACES}
+        hooks = {backend: stack.enter_context(serve_messages(ADDRESS_SECRET)) for backend in PLACES}
         server = BucketServer(is_google=True)
         stack.enter_context(server.running())
         environment = stack.enter_context(pytest.MonkeyPatch.context())
         environment.setenv("STORAGE_EMULATOR_HOST", server.url)  # read in this process and in the containers
         threads = stack.enter_context(ThreadPoolExecutor())
         yield {
-            backend: threads.submit(run_all, backend, folder / backend, jobs[backend], server.bucket, *hooks[backend])
+            backend: threads.submit(run_all, backend, folder / backend, jobs[backend], server.bucket, hooks[backend])
             for backend in PLACES
         }
 
@@ -201,19 +163,18 @@ def run_all(
     folder: Path,
     jobs: Mapping[str, Job],
     bucket: Bucket,
-    address: str,
-    messages: list[dict[str, Any]],
+    hook: MessageServer,
 ) -> Place:
     home, models = folder / "home", folder / "models"
     models.mkdir(parents=True)
     if backend == "kubeflow":
         runner = CrashingRunner(home / "logs", image_env())
-        secrets = {("webhook", "url"): address}
-        machine = Machine(home, runner, {"models": models}, secrets, retry_defaults=RECOMMENDED_DEFAULTS)
-        place = Place(machine, str(models / "demo"), bucket, messages)
+        secrets = {("webhook", "url"): hook.url}
+        machine = Machine(home, runner, {"models": models}, secrets)
+        place = Place(machine, str(models / "demo"), bucket, hook.messages)
     else:
-        runner = CrashingRunner(home / "logs", {**image_env(), "WEBHOOK": address})
-        place = Place(Machine(home, runner), "gs://bucket/serving", bucket, messages)
+        runner = CrashingRunner(home / "logs", {**image_env(), "WEBHOOK": hook.url})
+        place = Place(Machine(home, runner), "gs://bucket/serving", bucket, hook.messages)
     for name, job in jobs.items():
         if name == SECOND:
             runner.crashes.add("Pusher")

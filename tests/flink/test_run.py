@@ -9,25 +9,12 @@ from pathlib import Path
 
 import pytest
 from flink_access import Cluster, read_files, run_detloom, start_detloom, wait_for
+from small_demo import SMALL
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
 from detloom.pipelines.samples.sample_run_file import sample_run_file
 
 pytestmark = [pytest.mark.flink, pytest.mark.timeout(3000)]
-# A network that trains a step in a few milliseconds; its detections are of no use, but many.
-SMALL = (
-    "model.image_resizer={height: 64, width: 64}",
-    "model.feature_extractor.depth_multiplier=0.1",
-    "model.feature_extractor.neck.additional_layer_depth=16",
-    "model.box_predictor.depth=16",
-    "model.box_predictor.num_layers_before_predictor=1",
-    "train.batch_size=8",
-    "train.num_steps=8",
-    "train.optimizer={type: AdamWOptimizer, learning_rate: {type: ConstantLearningRate, learning_rate: 0.001}}",
-    "train.augmentations=[]",
-    "eval.evaluate_every=1000",
-    "gates={floors: [], no_floor_reason: The training has a few steps., baseline: {min_ap_change: -1.0}}",
-)
 # All but pages and measured times, which differ between any two runs.
 RESULTS = {
     "DetectionExampleGen": ("examples", "rejects"),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from detloom.pipelines.samples.demo_data import write_demo_data
-from detloom.schemas.run_file.read_run_file import build_run, load_run_tree
+from detloom.schemas.run_file.read_run_file import build_run, load_run_tree, read_run_file
 from detloom.schemas.run_file.run_file import RunFile
 
 sys.path += [str(Path(__file__).parent), str(Path(__file__).parent / "fakes")]  # tests are not a package
@@ -57,6 +57,19 @@ def small_run(tmp_path: Path, small_data: Path) -> Path:
     path = tmp_path / "run.yaml"
     path.write_text(RUN_FILE.format(workspace=tmp_path / "workspace", data=data))
     return path
+
+
+@pytest.fixture(scope="session")
+def read_small_run(small_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., RunFile]:
+    """Return a function that reads the run file of `small_run` with further lines; nothing is executed with it."""
+    folder = tmp_path_factory.mktemp("read_small_run")
+
+    def read(*lines: str) -> RunFile:
+        text = RUN_FILE.format(workspace=folder / "workspace", data=small_data)
+        (folder / "run.yaml").write_text(text + "".join(f"{line}\n" for line in lines))
+        return read_run_file(folder / "run.yaml")
+
+    return read
 
 
 @pytest.fixture(scope="session")

@@ -65,13 +65,6 @@ def test_help_ends_with_examples_that_are_valid_command_lines(path):
         assert context.command_path.split()[1:][: len(path)] == list(path)
 
 
-def test_an_example_with_an_unknown_option_would_be_found():
-    context = cli.make_context("detloom", ["doctor", "--jsn"])
-    name, inner, rest = cli.resolve_command(context, ["doctor", "--jsn"])
-    with pytest.raises(click.NoSuchOption):
-        inner.make_context(name, rest, parent=context)
-
-
 def test_each_command_is_in_one_section_of_the_help():
     listed = [command.name for commands in SECTIONS.values() for command in commands]
     assert sorted(listed) == sorted(set(cli.commands))

@@ -27,8 +27,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
 open({_MESSAGES!r}, "w").close()
 http.server.ThreadingHTTPServer(("", {_PORT}), Handler).serve_forever()
 """
-_STORE = """
-import json, os, sys
+_METADATA = """
+import json, os
 from google.protobuf import json_format
 from ml_metadata import metadata_store
 from ml_metadata.proto import metadata_store_pb2
@@ -38,28 +38,8 @@ store = metadata_store.MetadataStore(
         host=os.environ[service + "HOST"], port=int(os.environ[service + "PORT"])
     )
 )
-plain = json_format.MessageToDict
-"""
-_ARTIFACTS = """
-context = store.get_context_by_type_and_name("system.PipelineRun", sys.argv[1])
-executions = {each.id: each for each in store.get_executions_by_context(context.id)}
-found = []
-for event in store.get_events_by_execution_ids(list(executions)):
-    if event.type == event.OUTPUT:
-        (artifact,) = store.get_artifacts_by_id([event.artifact_id])
-        (kind,) = store.get_artifact_types_by_id([artifact.type_id])
-        found.append({
-            "task": executions[event.execution_id].custom_properties["task_name"].string_value,
-            "output": event.path.steps[0].key,
-            "type": kind.name,
-            "uri": artifact.uri,
-            "metadata": {key: list(plain(value).values())[0] for key, value in artifact.custom_properties.items()},
-        })
-print(json.dumps(found))
-"""
-_EVERYTHING = """
 for each in (*store.get_artifacts(), *store.get_executions(), *store.get_contexts()):
-    print(json.dumps(plain(each)))
+    print(json.dumps(json_format.MessageToDict(each)))
 """
 _FILES = """
 import os, sys
@@ -100,14 +80,9 @@ class HelperPod:
         """Return the files that contain a text."""
         return self.run_python(_SEARCH, folder, text).split()
 
-    def artifacts_of(self, run_id: str) -> list[dict[str, Any]]:
-        """Return the outputs of a run's tasks from ML Metadata: task, output, type, uri, metadata."""
-        found: list[dict[str, Any]] = json.loads(self.run_python(_STORE + _ARTIFACTS, run_id))
-        return found
-
     def dump_metadata(self) -> str:
         """Return all artifacts, executions and contexts of ML Metadata."""
-        return self.run_python(_STORE + _EVERYTHING)
+        return self.run_python(_METADATA)
 
 
 @contextlib.contextmanager

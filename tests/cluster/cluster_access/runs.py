@@ -19,20 +19,6 @@ from detloom.schemas.run_file.kubeflow import Kubeflow
 
 ENDED = ("succeeded", "failed", "cancelled")
 TRAINING_DIR = f"{MOUNT}/unfinished"
-# A network that trains a step in a few milliseconds.
-SMALL = (
-    "model.image_resizer={height: 64, width: 64}",
-    "model.feature_extractor.depth_multiplier=0.1",
-    "model.feature_extractor.neck.additional_layer_depth=16",
-    "model.box_predictor.depth=16",
-    "model.box_predictor.num_layers_before_predictor=1",
-    "train.batch_size=8",
-    "train.num_steps=4",
-    "train.optimizer={type: AdamWOptimizer, learning_rate: {type: ConstantLearningRate, learning_rate: 0.001}}",
-    "train.augmentations=[]",
-    "eval.evaluate_every=1000",
-    "gates={floors: [], no_floor_reason: The training has a few steps., baseline: {min_ap_change: -1.0}}",
-)
 ALL_EVENTS = "failed, refused, pushed, skipped"
 
 

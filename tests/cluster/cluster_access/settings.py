@@ -1,6 +1,6 @@
 """The cluster that the tests use; `make test-cluster` sets the variables."""
 
-from collections.abc import Mapping
+import os
 from dataclasses import dataclass
 
 HOST_VARIABLE = "DETLOOM_TEST_KFP_HOST"
@@ -25,13 +25,13 @@ class ClusterSettings:
     changes: tuple[str, ...]
 
 
-def read_settings(environment: Mapping[str, str]) -> ClusterSettings | None:
+def read_settings() -> ClusterSettings | None:
     """Return the settings; None without an address.
 
     Raises:
         ValueError: with an address but without an image.
     """
-    host, image = environment.get(HOST_VARIABLE, ""), environment.get("DETLOOM_TEST_IMAGE", "")
+    host, image = os.environ.get(HOST_VARIABLE, ""), os.environ.get("DETLOOM_TEST_IMAGE", "")
     if not host:
         return None
     if not image:
@@ -39,7 +39,7 @@ def read_settings(environment: Mapping[str, str]) -> ClusterSettings | None:
     return ClusterSettings(
         host=host.rstrip("/"),
         image=image,
-        namespace=environment.get("DETLOOM_TEST_NAMESPACE") or "kubeflow",
-        root=environment.get("DETLOOM_TEST_ROOT", ""),
-        changes=tuple(environment.get("DETLOOM_TEST_SETTINGS", "").splitlines()),
+        namespace=os.environ.get("DETLOOM_TEST_NAMESPACE") or "kubeflow",
+        root=os.environ.get("DETLOOM_TEST_ROOT", ""),
+        changes=tuple(os.environ.get("DETLOOM_TEST_SETTINGS", "").splitlines()),
     )

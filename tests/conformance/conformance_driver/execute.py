@@ -18,7 +18,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from google.protobuf import json_format
 from kfp.pipeline_spec import pipeline_spec_pb2
 
 from conformance_driver import inputs
@@ -28,11 +27,11 @@ from conformance_driver.job import Job
 from conformance_driver.kubeflow import Kubeflow
 from conformance_driver.order import ordered, waits_for
 from conformance_driver.results import DONE, RunResult, TaskResult
-from conformance_driver.rules import Rules
 from conformance_driver.run import Machine, Run, Scope, Task
 from conformance_driver.store import Artifact, Store
 from conformance_driver.vertex import Vertex
 
+Rules = Kubeflow | Vertex
 _AT_THE_END = pipeline_spec_pb2.PipelineTaskSpec.TriggerPolicy.ALL_UPSTREAM_TASKS_COMPLETED
 
 
@@ -114,9 +113,8 @@ def _begin(
         artifacts = inputs.artifacts_of(run, task)
         parameters = inputs.parameters_of(run, task, lambda execution: rules.final_status(run, execution))
         executor_input = _executor_input(rules, task, artifacts, parameters)
-        variables = json_format.MessageToDict(executor_input, preserving_proto_field_name=True)
         condition = spec.trigger_policy.condition
-        if condition and not evaluate(condition, variables):
+        if condition and not evaluate(condition, executor_input):
             rules.skip(run, task)
             return TaskResult(path, "SKIPPED")
     except TaskRefused as error:

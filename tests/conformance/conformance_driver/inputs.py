@@ -79,7 +79,9 @@ def _value(run: Run, task: Task, source: Any, final_status: Callable[[Execution]
             name = task.spec.dependent_tasks[0]
             if name not in task.scope.tasks:
                 raise TaskRefused(f"producer task {name} not in tasks")
-            return final_status(task.scope.tasks[name])
+            value = struct_pb2.Value()
+            value.struct_value.update(final_status(task.scope.tasks[name]))
+            return value
         case kind:
             raise TaskRefused(f"parameter spec of type {kind} not implemented yet")
 

@@ -13,21 +13,20 @@ kubeflow/pipelines, backend/src/v2:
 """
 
 import shutil
-import time
 import uuid
-from typing import Any, Literal
+from typing import Any
 
-from google.protobuf import json_format, struct_pb2
+from google.protobuf import json_format
 from kfp.pipeline_spec import pipeline_spec_pb2
 
 from conformance_driver.errors import TaskRefused
-from conformance_driver.fingerprints import kubeflow_fingerprint
+from conformance_driver.fingerprints import fingerprint_of
 from conformance_driver.object_store import Buckets, Disk, local_path
-from conformance_driver.outputs import merge, read_output, recorded
+from conformance_driver.outputs import add_output, merge, read_output, recorded
 from conformance_driver.placeholders import expand, fill
 from conformance_driver.pod_settings import PodSettings, read_settings
-from conformance_driver.results import Phase, TaskResult, Try
-from conformance_driver.retries import retry_rules
+from conformance_driver.results import TaskResult
+from conformance_driver.rules import Rules
 from conformance_driver.run import Run, Task
 from conformance_driver.store import Artifact, Execution
 
@@ -35,13 +34,17 @@ _LOG_OUTPUT = "executor-logs"
 _ENDED = ("COMPLETE", "CACHED", "CANCELED")
 
 
-class Kubeflow:
-    """The rules of Kubeflow; see `Rules`."""
+class Kubeflow(Rules):
+    """The rules of open-source Kubeflow Pipelines."""
+
+    backend = "kubeflow"
 
     def name_run(self, pipeline: str, run_id: str) -> str:
+        """Return the backend's name of a run."""
         return f"{pipeline}-{run_id[:5]}"
 
     def root_of(self, root: str, pipeline: str, run_id: str) -> str:
+        """Return the address that all artifacts of a run are below."""
         return f"{root}/{pipeline}/{run_id}"
 
     def input_artifact(self, artifact: Artifact, is_from_dag: bool) -> Any:
@@ -52,28 +55,17 @@ class Kubeflow:
             found.type.instance_schema = ""
         return found
 
-    def final_status(self, run: Run, execution: Execution) -> Any:
+    def final_status(self, run: Run, execution: Execution) -> dict[str, Any]:
         """Follow driver/resolve.go, `resolveInputParameter`; the state is MLMD's and contains no error."""
-        value = struct_pb2.Value()
-        value.struct_value.update(
-            {
-                "state": execution.state,
-                "pipelineTaskName": execution.task.rpartition(".")[2],
-                "pipelineJobResourceName": run.name,
-                "error": {},
-            }
-        )
-        return value
+        return {**super().final_status(run, execution), "error": {}}
 
     def skip(self, run: Run, task: Task) -> None:
         """End the task in its driver; the state of its DAG is not updated then."""
-        _execution(run, task, "CANCELED")
+        self.add_execution(run, task, "CANCELED")
 
     def start_dag(self, run: Run, task: Task) -> Execution:
-        return _execution(run, task, "RUNNING", len(task.component.dag.tasks))
-
-    def end_dag(self, run: Run, execution: Execution, state: Literal["SUCCEEDED", "FAILED"]) -> None:
-        """Record nothing: launchers maintain the state of their DAG."""
+        """Record the number of its tasks; launchers maintain its state."""
+        return self.add_execution(run, task, "RUNNING", len(task.component.dag.tasks))
 
     def runs_exit_handler(self, result: TaskResult) -> bool:
         """Argo runs no hook for a task that never started (workflow/controller/dag.go), as after a failed driver."""
@@ -88,74 +80,44 @@ class Kubeflow:
         fingerprint = ""
         execution = None
         if task.spec.caching_options.enable_cache:
-            fingerprint = kubeflow_fingerprint(container, executor_input, settings.mounts)
+            fingerprint = fingerprint_of(container, executor_input, sorted(settings.mounts))
             earlier = run.store.cached(fingerprint, run.job.name, ("COMPLETE",))
             if earlier is not None:
-                execution = _execution(run, task, "CACHED")
+                execution = self.add_execution(run, task, "CACHED")
                 execution.outputs = dict(earlier.outputs)
                 result.state = "CACHED"
         if execution is None:
-            execution = _execution(run, task, "RUNNING")
-            result.state = "SUCCEEDED" if _try(run, task, executor_input, settings, execution, result) else "FAILED"
-            execution.fingerprint = fingerprint if result.state == "SUCCEEDED" else ""
+            execution = self.add_execution(run, task, "RUNNING")
+            if self._try(run, task, executor_input, settings, execution, result):
+                result.state, execution.fingerprint = "SUCCEEDED", fingerprint
         result.outputs = {key: run.store.artifacts_of(execution, key) for key in execution.outputs}
         return result
 
+    def _try(
+        self, run: Run, task: Task, executor_input: Any, settings: PodSettings, execution: Execution, result: TaskResult
+    ) -> bool:
+        def start(pod: str, retry: int) -> int:
+            result.error, execution.state = "", "RUNNING"
+            try:
+                code = _launch(run, task, executor_input, settings, execution, pod, retry)
+            except TaskRefused as error:
+                code, result.error = 1, str(error)
+            execution.state = "FAILED" if code else "COMPLETE"
+            _update_dag(run, task.scope.execution)
+            return code
 
-def _execution(run: Run, task: Task, state: str, num_tasks: int = 0) -> Execution:
-    execution = run.store.add_execution(
-        pipeline=run.job.name,
-        run=run.id,
-        task=task.scope.path_of(task.name),
-        parent=task.scope.execution.id,
-        state=state,
-        num_tasks=num_tasks,
-    )
-    task.scope.tasks[task.name] = execution
-    return execution
+        pod = f"{run.name}-{task.name}-{execution.id}".lower()
+        return self.run_until_success(task, result, pod, start)
 
 
 def _provision(run: Run, task: Task, executor_input: Any) -> None:
     folder = f"{run.root}/{task.name}/{uuid.uuid4()}"
-    log_type = pipeline_spec_pb2.ArtifactTypeSchema(schema_title="system.Artifact")
-    for key, spec in task.component.output_definitions.artifacts.items():
-        artifact = executor_input.outputs.artifacts[key].artifacts.add(name=key, uri=f"{folder}/{key}")
-        artifact.type.CopyFrom(spec.artifact_type)
-        if spec.HasField("metadata"):
-            artifact.metadata.CopyFrom(spec.metadata)
-    executor_input.outputs.artifacts[_LOG_OUTPUT].artifacts.add(
-        name=_LOG_OUTPUT, uri=f"{folder}/{_LOG_OUTPUT}", type=log_type
-    )
+    log = pipeline_spec_pb2.ComponentOutputsSpec.ArtifactSpec()
+    log.artifact_type.schema_title = "system.Artifact"
+    specs = {**task.component.output_definitions.artifacts, _LOG_OUTPUT: log}
+    for key, spec in specs.items():
+        add_output(executor_input, key, spec, key, f"{folder}/{key}")
     executor_input.outputs.output_file = f"{local_path(folder)}/output_metadata.json"
-
-
-def _try(
-    run: Run, task: Task, executor_input: Any, settings: PodSettings, execution: Execution, result: TaskResult
-) -> bool:
-    """Run the launcher until it succeeds or no tries are left."""
-    policy = task.spec.retry_policy if task.spec.HasField("retry_policy") else task.scope.retry_policy
-    rules = retry_rules(policy, "kubeflow", run.machine.retry_defaults)
-    elapsed, wait = 0.0, 0.0
-    while True:
-        pod = f"{run.name}-{task.name}-{execution.id}-{len(result.tries)}".lower()
-        start = time.monotonic()
-        result.error = ""
-        execution.state = "RUNNING"
-        phase: Phase = "Succeeded"
-        try:
-            code = _launch(run, task, executor_input, settings, execution, pod, len(result.tries))
-            phase = "Failed" if code else "Succeeded"
-        except TaskRefused as error:
-            code, phase, result.error = 1, "Failed", str(error)
-        execution.state = "FAILED" if code else "COMPLETE"
-        _update_dag(run, task.scope.execution)
-        result.tries.append(Try(code, wait, pod, phase))
-        elapsed += time.monotonic() - start
-        next_wait = rules.next_wait(len(result.tries), elapsed, phase)
-        if phase == "Succeeded" or next_wait is None:
-            return phase == "Succeeded"
-        wait = next_wait
-        elapsed += wait
 
 
 def _launch(
@@ -166,7 +128,7 @@ def _launch(
     buckets = Buckets(run.machine.home / "buckets")
     container = run.job.executor(task.spec).container
     env = {**{each.name: each.value for each in container.env}, **_pod_env(run, settings, pod, retry)}
-    arguments = expand([*container.command, *container.args], {**run.machine.image_env, **env})
+    arguments = expand([*container.command, *container.args], env)
     mounts = {**disk.mounts, **_claims(run, settings)}
     given = pipeline_spec_pb2.ExecutorInput()
     given.CopyFrom(executor_input)

@@ -32,6 +32,14 @@ def read_output(path: Path) -> Any:
         raise TaskRefused(f"failed to unmarshall ExecutorOutput in file {path.name}: {error}") from None
 
 
+def add_output(executor_input: Any, key: str, spec: Any, name: str, uri: str) -> None:
+    """Provision the artifact of an output, an `ArtifactSpec`."""
+    artifact = executor_input.outputs.artifacts[key].artifacts.add(name=name, uri=uri)
+    artifact.type.CopyFrom(spec.artifact_type)
+    if spec.HasField("metadata"):
+        artifact.metadata.CopyFrom(spec.metadata)
+
+
 def merge(output: Any, outputs: Any) -> None:
     """Apply a task's output file to the provisioned outputs, `ExecutorInput.Outputs`."""
     for key, found in output.artifacts.items():

@@ -13,7 +13,7 @@ from typing import Any
 from conformance_driver.errors import JobRefused
 
 # The fields that this driver knows: a type, or the content of list entries.
-_FIELDS: dict[str, Any] = {
+FIELDS: dict[str, Any] = {
     "imagePullPolicy": str,
     "imagePullSecret": [{"secretName": str}],
     "nodeSelector": {"labels": dict},
@@ -38,7 +38,7 @@ class PodSettings:
 
 def check_settings(label: str, settings: Mapping[str, Any]) -> None:
     """Raise JobRefused for fields that are unknown or of another type."""
-    _check(f"platform document: {label}", settings, _FIELDS)
+    _check(f"platform document: {label}", settings, FIELDS)
     policy = settings.get("imagePullPolicy", "Always")
     if policy not in _PULL_POLICIES:
         raise JobRefused(f"platform document: {label}: imagePullPolicy: got {policy!r}, allowed: {_PULL_POLICIES}")

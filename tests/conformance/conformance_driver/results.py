@@ -10,7 +10,6 @@ from conformance_driver.store import Artifact
 # CACHED: taken from an earlier execution. SKIPPED: its condition is false. OMITTED: a dependency did not succeed.
 State = Literal["SUCCEEDED", "CACHED", "FAILED", "SKIPPED", "OMITTED"]
 DONE = ("SUCCEEDED", "CACHED")
-Phase = Literal["Succeeded", "Failed", "Error"]  # Argo's: Failed by its exit code, Error by the loss of its pod
 
 
 @dataclass(frozen=True)
@@ -22,7 +21,6 @@ class Try:
     exit_code: int
     waited_seconds: float
     pod: str
-    phase: Phase = "Succeeded"
 
 
 @dataclass

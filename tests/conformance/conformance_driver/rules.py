@@ -1,49 +1,62 @@
-"""The interface of the rules that differ between the backends."""
+"""The rules that the backends share; `Kubeflow` and `Vertex` add those that differ."""
 
-from typing import Any, Literal, Protocol
+import time
+from collections.abc import Callable
+from typing import Any, Literal
 
-from conformance_driver.results import TaskResult
+from conformance_driver.job import Backend
+from conformance_driver.results import TaskResult, Try
+from conformance_driver.retries import next_wait
 from conformance_driver.run import Run, Task
-from conformance_driver.store import Artifact, Execution
+from conformance_driver.store import Execution
 
 
-class Rules(Protocol):
+class Rules:
     """The rules of a backend."""
 
-    def name_run(self, pipeline: str, run_id: str) -> str:
-        """Return the backend's name of a run."""
+    backend: Backend
 
-    def root_of(self, root: str, pipeline: str, run_id: str) -> str:
-        """Return the address that all artifacts of a run are below."""
-
-    def input_artifact(self, artifact: Artifact, is_from_dag: bool) -> Any:
-        """Convert a `RuntimeArtifact` to the form that tasks receive.
-
-        Args:
-            is_from_dag: True if it is an input of the task's DAG.
-        """
-
-    def final_status(self, run: Run, execution: Execution) -> Any:
-        """Return the final status for an exit handler, as `google.protobuf.Value`."""
-
-    def skip(self, run: Run, task: Task) -> None:
-        """Record that a condition is false."""
+    def final_status(self, run: Run, execution: Execution) -> dict[str, Any]:
+        """Return the final status for an exit handler."""
+        status = {"state": execution.state, "pipelineTaskName": execution.task.rpartition(".")[2]}
+        return {**status, "pipelineJobResourceName": run.name}
 
     def start_dag(self, run: Run, task: Task) -> Execution:
         """Record that a DAG starts."""
+        return self.add_execution(run, task, "RUNNING")
 
     def end_dag(self, run: Run, execution: Execution, state: Literal["SUCCEEDED", "FAILED"]) -> None:
         """Record that its tasks have ended."""
 
-    def run_task(self, run: Run, task: Task, executor_input: Any) -> TaskResult:
-        """Run a task that is not a DAG, and record it.
+    def add_execution(self, run: Run, task: Task, state: str, num_tasks: int = 0) -> Execution:
+        """Record an execution of a task."""
+        execution = run.store.add_execution(
+            pipeline=run.job.name,
+            run=run.id,
+            task=task.scope.path_of(task.name),
+            parent=task.scope.execution.id,
+            state=state,
+            num_tasks=num_tasks,
+        )
+        task.scope.tasks[task.name] = execution
+        return execution
+
+    def run_until_success(self, task: Task, result: TaskResult, pod: str, start: Callable[[str, int], int]) -> bool:
+        """Run a task's container until it succeeds or no retries are left.
 
         Args:
-            executor_input: `ExecutorInput` with its inputs.
-
-        Raises:
-            TaskRefused: if the backend itself fails before there is an execution.
+            start: runs it once, with the name of the pod and the number of the retry; returns the exit code.
         """
-
-    def runs_exit_handler(self, result: TaskResult) -> bool:
-        """Return whether the exit handler runs after a task with this result."""
+        policy = task.spec.retry_policy if task.spec.HasField("retry_policy") else task.scope.retry_policy
+        elapsed, wait = 0.0, 0.0
+        while True:
+            retry = len(result.tries)
+            started = time.monotonic()
+            code = start(f"{pod}-{retry}", retry)
+            result.tries.append(Try(code, wait, f"{pod}-{retry}"))
+            elapsed += time.monotonic() - started
+            next_one = next_wait(policy, self.backend, retry + 1, elapsed)
+            if code == 0 or next_one is None:
+                return code == 0
+            wait = next_one
+            elapsed += wait

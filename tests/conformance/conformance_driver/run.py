@@ -7,7 +7,6 @@ from typing import Any
 
 from conformance_driver.job import Job
 from conformance_driver.results import TaskResult
-from conformance_driver.retries import STOCK_DEFAULTS
 from conformance_driver.runner import Runner
 from conformance_driver.store import Artifact, Execution, Store
 
@@ -20,16 +19,12 @@ class Machine:
         home: contains metadata.json, buckets/, and the disks of pods during a run.
         claims: folder of each volume claim, by name.
         secrets: values of Kubernetes secrets, by name and key.
-        image_env: environment variables of the image, for arguments that refer to them.
-        retry_defaults: `retryStrategy` of Argo's `templateDefaults`, on Kubeflow.
     """
 
     home: Path
     runner: Runner
     claims: Mapping[str, Path] = field(default_factory=dict)
     secrets: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    image_env: Mapping[str, str] = field(default_factory=dict)
-    retry_defaults: Mapping[str, str] = field(default_factory=lambda: STOCK_DEFAULTS)
 
 
 @dataclass

@@ -48,21 +48,13 @@ def test_the_token_is_sent_as_a_bearer_token(cluster, monkeypatch):
 
 
 def test_an_expired_token_is_reported_by_its_variable_and_never_shown(cluster, monkeypatch):
-    cluster.token = "another"
-    monkeypatch.setenv("KFP_TOKEN", TOKEN)
-    api = connect_kubeflow(settings(cluster.host, token="env:KFP_TOKEN"))
-    error = refusal(api)
-    assert error.kind == "signed out"
-    for part in (cluster.host, "read the experiments", "'Request header error: there is no valid token'", "KFP_TOKEN"):
-        assert part in str(error)
-    assert TOKEN not in str(error)
-
-
-def test_a_token_in_a_server_message_is_hidden(cluster, monkeypatch):
     monkeypatch.setenv("KFP_TOKEN", TOKEN)
     api = connect_kubeflow(settings(cluster.host, token="env:KFP_TOKEN"))
     cluster.answer_next("GET", "/experiments", error(401, f"the token {TOKEN} has expired"))
-    assert "('the token (hidden) has expired')" in str(refusal(api))
+    found = refusal(api)
+    assert found.kind == "signed out"
+    for part in (cluster.host, "read the experiments", "'the token (hidden) has expired'", "KFP_TOKEN"):
+        assert part in str(found)
 
 
 def test_the_error_for_a_missing_token_names_the_setting(cluster):
@@ -77,13 +69,6 @@ def test_the_error_for_a_missing_permission_names_the_namespace(cluster):
     assert found.kind == "forbidden"
     assert f"('{message}')" in str(found)
     assert "namespace 'team'" in str(found)
-
-
-def test_an_exhausted_quota_is_reported(cluster):
-    cluster.answer_next("GET", "/experiments", error(429, "too many requests"))
-    found = refusal(connect_kubeflow(settings(cluster.host)))
-    assert found.kind == "quota"
-    assert "('too many requests')" in str(found)
 
 
 @pytest.mark.parametrize("status", [200, 403])
@@ -108,10 +93,6 @@ def test_a_refused_connection_is_reported():
     assert found.kind == "unreachable"
     assert "[Errno 111] Connection refused" in str(found)
     assert "kubeflow.host" in str(found)
-
-
-def test_an_unknown_host_name_is_reported():
-    assert refusal(connect_kubeflow(settings("http://kubeflow.invalid"))).kind == "unreachable"
 
 
 def test_a_request_without_response_is_sent_once(cluster, monkeypatch):

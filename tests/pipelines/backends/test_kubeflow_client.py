@@ -12,12 +12,11 @@ from detloom.pipelines.backends.kubeflow_api import connect_kubeflow
 from detloom.pipelines.backends.kubeflow_client import (
     KubeflowBackend,
     cluster_cron,
-    cluster_start,
     known_tasks,
     next_cluster_time,
     utc_time,
 )
-from detloom.pipelines.backends.run_status import planned_tasks
+from detloom.pipelines.backends.run_status import planned_tasks, start_of
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.kubeflow import Kubeflow
 from detloom.schemas.run_file.schedule import Schedule, parse_cron
@@ -41,11 +40,8 @@ def job():
 def test_the_experiment_of_runs_is_created_once(cluster, job):
     backend = backend_of(cluster, experiment="nightly", namespace="team", pipeline_root="minio://mlpipeline/cells")
     first = backend.submit(job, "cells-1")
-    assert (first.name, first.state, first.link) == (
-        "cells-1",
-        "pending",
-        f"{cluster.host}/#/runs/details/{first.run_id}",
-    )
+    link = f"{cluster.host}/#/runs/details/{first.run_id}"
+    assert (first.name, first.state, first.link) == ("cells-1", "pending", link)
     backend.submit(job, "cells-2")
     (experiment,) = cluster.experiments
     assert (experiment.display_name, experiment.namespace) == ("nightly", "team")
@@ -196,21 +192,15 @@ def test_the_user_interface_gives_archived_logs_only(cluster, backend):
     assert trainer_of(backend, run).error.startswith("train.fine_tune_checkpoint: got")
 
 
-@pytest.mark.parametrize(
-    "body", [b"", b"<html>", b"null", b"[]", b"{}", b'{"data": 5}', b'{"data": "c3RlcCAx', b'{"data": ""}']
-)
-def test_an_archived_log_that_is_none_leaves_the_cause_empty(cluster, backend, body):
+BODIES = [b"", b"<html>", b"null", b"[]", b"{}", b'{"data": 5}', b'{"data": "c3RlcCAx', b'{"data": ""}']
+
+
+@pytest.mark.parametrize("archived", [*(Answer(body=body) for body in BODIES), error(500, "no archive")])
+def test_a_log_that_cannot_be_read_leaves_the_cause_empty(cluster, backend, archived):
     run = failed_run(cluster)
     for node_id in ("w-4", "w-2", "w-3"):
         cluster.answer_next("GET", f"/apis/v1alpha1/runs/{run.run_id}/nodes/{node_id}/log", error(404, "Cannot GET"))
-        cluster.answer_next("GET", f"/runs/{run.run_id}/nodes/{node_id}/artifacts/main-logs:read", Answer(body=body))
-    assert trainer_of(backend, run).error == ""
-
-
-def test_a_log_that_cannot_be_read_leaves_the_cause_empty(cluster, backend):
-    run = failed_run(cluster)
-    for node_id in ("w-4", "w-2", "w-3"):
-        cluster.answer_next("GET", f"/apis/v1alpha1/runs/{run.run_id}/nodes/{node_id}/log", error(500, "no archive"))
+        cluster.answer_next("GET", f"/runs/{run.run_id}/nodes/{node_id}/artifacts/main-logs:read", archived)
     assert trainer_of(backend, run).error == ""
 
 
@@ -377,54 +367,44 @@ def known(*nodes):
     return known_tasks(run, planned_tasks(sample_job.SPEC), lambda detail: f"error of {detail.display_name}")
 
 
-def test_the_nodes_of_driver_and_container_make_one_task():
-    found = known(
-        task("root", "RUNNING"),
-        task("Gen-driver", "SUCCEEDED", 1, 2),
-        task("Gen", "SUCCEEDED", 2, 12),
-        task("executor", "SUCCEEDED", 3, 12),
-    )
+def moment(minutes):
+    return START + timedelta(minutes=minutes)
+
+
+DRIVER = task("Gen-driver", "SUCCEEDED", 1, 2)
+ATTEMPTS = (DRIVER, task("Gen", "RUNNING", 2), task("Gen(0)", "FAILED", 2, 4), task("Gen(1)", "RUNNING", 5))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "state", "ended", "error"),
+    [
+        ([DRIVER], "running", None, ""),
+        ([task("Gen-driver", "PENDING", 1)], "pending", None, ""),
+        ([DRIVER, task("Gen", "SUCCEEDED", 2, 12), task("executor", "SUCCEEDED", 3, 12)], "succeeded", 12, ""),
+        (ATTEMPTS, "running", None, ""),
+        ([DRIVER, task("Gen(0)", "FAILED", 2, 4), task("Gen(1)", "SUCCEEDED", 5, 6)], "succeeded", 6, ""),
+        # seen on a cluster: the container of a cached task was not run
+        ([DRIVER, task("Gen(0)", "SUCCEEDED", 2, 2), task("Gen", "SUCCEEDED", 2, 2)], "cached", 2, ""),
+        ([DRIVER, task("Gen", "FAILED", 2, 3)], "failed", 3, "error of Gen"),
+        (
+            [task("Gen-driver", "FAILED", 1, 2), task("Gen", "RUNTIME_STATE_UNSPECIFIED", 2)],
+            "failed",
+            2,
+            "error of Gen-driver",
+        ),
+    ],
+)
+def test_the_nodes_of_driver_container_and_attempts_make_one_task(nodes, state, ended, error):
+    found = known(task("root", "RUNNING"), *nodes)
     assert set(found) == {"Gen"}
-    assert (found["Gen"].state, found["Gen"].error) == ("succeeded", "")
-    assert (found["Gen"].started, found["Gen"].ended) == (START + timedelta(minutes=1), START + timedelta(minutes=12))
-
-
-def test_attempts_do_not_hide_the_task():
-    found = known(
-        task("Gen", "RUNNING", 2),
-        task("Gen(0)", "FAILED", 2, 4),
-        task("Gen(1)", "RUNNING", 5),
-        task("Gen-driver(0)", "SUCCEEDED", 1, 2),
-        task("Trainer(0)", "FAILED", 2, 4),
-        task("Trainer(1)", "SUCCEEDED", 5, 6),
-    )
-    assert (found["Gen"].state, found["Gen"].started) == ("running", START + timedelta(minutes=1))
-    assert found["Trainer"].state == "succeeded"
-
-
-def test_a_task_whose_container_was_skipped_is_cached():
-    """Seen on a cluster: the node of the task began and ended in the same second, and its container was not run."""
-    found = known(
-        task("Gen-driver", "SUCCEEDED", 1, 2), task("Gen(0)", "SUCCEEDED", 2, 2), task("Gen", "SUCCEEDED", 2, 2)
-    )
-    assert found["Gen"].state == "cached"
-
-
-def test_a_task_with_a_finished_driver_is_running():
-    found = known(task("Gen-driver", "SUCCEEDED", 1, 2))
-    assert (found["Gen"].state, found["Gen"].ended) == ("running", None)
-    assert known(task("Gen-driver", "PENDING", 1))["Gen"].state == "pending"
-
-
-def test_a_task_fails_with_its_container_or_its_driver():
-    assert known(task("Gen-driver", "SUCCEEDED", 1, 2), task("Gen", "FAILED", 2, 3))["Gen"].error == "error of Gen"
-    found = known(task("Gen-driver", "FAILED", 1, 2), task("Gen", "RUNTIME_STATE_UNSPECIFIED", 2))
-    assert (found["Gen"].state, found["Gen"].error) == ("failed", "error of Gen-driver")
+    assert (found["Gen"].state, found["Gen"].error) == (state, error)
+    assert (found["Gen"].started, found["Gen"].ended) == (moment(1), None if ended is None else moment(ended))
 
 
 def test_a_group_with_a_false_condition_is_skipped():
-    found = known(task("training-driver", "SUCCEEDED", 1, 2), task("training", "SKIPPED", 2, 2))
-    assert found["training"].state == "skipped"
+    assert known(task("training-driver", "SUCCEEDED", 1, 2), task("training", "SKIPPED", 2, 2))["training"].state == (
+        "skipped"
+    )
 
 
 def test_tasks_omitted_after_a_failure_have_no_status():
@@ -448,15 +428,6 @@ FAR = datetime(2099, 6, 30, 12, 0, tzinfo=timezone.utc)
         ("*/15 1-5 1,15 JAN mon-fri", "0 */15 1-5 1,15 JAN mon-fri"),
         ("0 3 * * 7", "0 0 3 * * 0"),
         ("0 3 * * 5-7", "0 0 3 * * 0,5,6"),
-    ],
-)
-def test_seconds_come_first_and_sunday_is_0(cron, six):
-    assert cluster_cron(cron) == six
-
-
-@pytest.mark.parametrize(
-    ("cron", "six"),
-    [
         ("0 3 1-7 * */7", "0 0 3 1-7 * */7"),  # only Sundays in the first seven days
         ("0 3 1-7 * */2,7", "0 0 3 1-7 * */2,0"),
         ("0 3 1-7 * */7,5-7", "0 0 3 1-7 * */7,0,5,6"),
@@ -464,7 +435,7 @@ def test_seconds_come_first_and_sunday_is_0(cron, six):
         ("0 3 1-7 * 1,*/2", "0 0 3 1-7 * 0,1,2,4,6"),
     ],
 )
-def test_a_star_in_the_weekday_field_keeps_its_meaning(cron, six):
+def test_seconds_come_first_sunday_is_0_and_a_star_keeps_its_meaning(cron, six):
     assert cluster_cron(cron) == six
     ours, theirs = parse_cron(cron), parse_cron(six.partition(" ")[2])
     assert (ours.weekdays, ours.any_weekday) == (theirs.weekdays, theirs.any_weekday)
@@ -472,12 +443,12 @@ def test_a_star_in_the_weekday_field_keeps_its_meaning(cron, six):
 
 def test_the_start_can_be_the_first_time():
     schedule = Schedule(cron="0 3 * * *", timezone="Europe/Berlin", start="2099-07-01T03:00")
-    assert cluster_start(schedule) == datetime(2099, 7, 1, 0, 59, 59, tzinfo=timezone.utc)
+    assert start_of(schedule) == datetime(2099, 7, 1, 0, 59, 59, tzinfo=timezone.utc)
 
 
 def test_a_start_in_the_past_is_dropped_to_avoid_catching_up():
-    assert cluster_start(Schedule(cron="0 3 * * *", start="2020-01-01")) is None
-    assert cluster_start(Schedule(cron="0 3 * * *")) is None
+    assert start_of(Schedule(cron="0 3 * * *", start="2020-01-01")) is None
+    assert start_of(Schedule(cron="0 3 * * *")) is None
 
 
 def test_the_next_time_is_in_the_clusters_time_zone():

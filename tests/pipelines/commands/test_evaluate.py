@@ -100,11 +100,6 @@ def test_the_default_examples_come_from_the_configuration(tmp_path, calls, split
     assert calls[0][1][0].files == (str(split / "data_tfrecord-00000-of-00001"),)
 
 
-def test_help_shows_examples():
-    result = evaluate("--help")
-    assert "--examples data/examples --watch" in result.output
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

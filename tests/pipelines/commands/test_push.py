@@ -38,13 +38,6 @@ def detloom(*arguments):
     return CliRunner().invoke(cli, list(map(str, arguments)))
 
 
-@pytest.mark.parametrize("command", ["push", "versions", "rollback", "verify"])
-def test_each_command_has_help(command):
-    result = detloom(command, "--help")
-    assert result.exit_code == 0
-    assert f"cli {command} " in result.output
-
-
 def test_manual_push_is_recorded_with_its_reason(tmp_path):
     model = make_model(tmp_path / "model", b"1")
     result = detloom("push", model, "--to", tmp_path / "serving", "--reason", "first one")

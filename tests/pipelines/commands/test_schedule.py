@@ -66,13 +66,6 @@ def test_a_schedule_on_vertex_follows_the_run_file(region, vertex):
     assert region.schedules == {}
 
 
-def test_with_caching_the_compiled_job_is_not_changed(cluster, kubeflow):
-    create(kubeflow)
-    tasks = cluster.recurring[0].pipeline_spec["pipeline_spec"]["root"]["dag"]["tasks"]
-    assert tasks["Gen"]["cachingOptions"] == {"enableCache": True}
-    assert tasks["training"].get("cachingOptions") is None
-
-
 def test_creating_a_schedule_again_requires_replace(region, vertex):
     create(vertex)
     refusal = sentence(create(vertex))
@@ -84,22 +77,9 @@ def test_creating_a_schedule_again_requires_replace(region, vertex):
     assert [each["name"] for each in json.loads(schedule("list", vertex, "--json").output)] == ["cells by day", "cells"]
 
 
-def test_replacing_a_schedule_keeps_its_running_run(cluster, kubeflow):
-    create(kubeflow)
-    cluster.add_run("cells-1", recurring_run_id=cluster.recurring[0].recurring_run_id, state="RUNNING")
-    assert create(kubeflow, "--replace").exit_code == 0
-    assert (len(cluster.recurring), cluster.ended_runs) == (1, [])
-
-
 def test_schedules_of_other_pipelines_are_listed_on_request(cluster, kubeflow):
     create(kubeflow)
     other = kubeflow.with_name("other.yaml")
     other.write_text(kubeflow.read_text().replace('"cells"', '"dogs"'))
     assert schedule("list", other).output == "No schedules of 'dogs' yet.\n"
     assert [each["name"] for each in json.loads(schedule("list", other, "--all", "--json").output)] == ["cells"]
-
-
-def test_a_missing_schedule_and_another_time_zone_are_refused(cluster, kubeflow):
-    assert "'weekly'" in sentence(schedule("pause", kubeflow, "weekly"))
-    assert "schedule.timezone: got 'Asia/Tokyo'" in sentence(create(kubeflow, "--set", "schedule.timezone=Asia/Tokyo"))
-    assert cluster.recurring == []

@@ -103,18 +103,10 @@ def test_without_a_file_the_run_file_is_compiled(cluster, region, write_run, mon
     assert "Trainer" in status(run_file, re.search("cells-[0-9a-f-]+", name)[0]).output
 
 
-def test_wait_follows_the_run_to_its_end(cluster, kubeflow, monkeypatch):
-    states = iter(["RUNNING", "SUCCEEDED"])
-    get_run = type(cluster).get_run
-
-    def advance(self, query, body, run_id):
-        run = get_run(self, query, body, run_id)
-        run.state = next(states)
-        return run
-
-    replace_route(monkeypatch, get_run, advance)
+def test_wait_ends_with_the_run(cluster, kubeflow, monkeypatch):
     monkeypatch.setattr("detloom.pipelines.backends.backend._LAST_STATES_SECONDS", 0.0)  # this run has no tasks
-    result = submit(kubeflow, "--wait", "--every", 0.001)
+    cluster.add_run("cells-1", state="SUCCEEDED")
+    result = status(kubeflow, "cells-1", "--wait", "--every", 0.001)
     assert result.exit_code == 0
     assert "  state    succeeded" in result.output
 
@@ -157,12 +149,6 @@ def test_the_default_runner_is_the_section_in_the_run_file(write_run):
     assert "kubeflow.host: " in sentence(status(both, "--runner", "kubeflow"))
 
 
-def test_settings_on_the_command_line_override_the_run_file(cluster, kubeflow):
-    result = submit(kubeflow, "--set", "kubeflow.experiment=lab")
-    assert result.exit_code == 0
-    assert [each.display_name for each in cluster.experiments] == ["lab"]
-
-
 def test_a_job_of_another_pipeline_is_refused(cluster, kubeflow):
     kubeflow.with_name("job").write_text(sample_job.kubeflow_job(pipelineInfo={"name": "dogs"}))
     message = sentence(submit(kubeflow))
@@ -187,10 +173,3 @@ def test_the_token_is_never_printed(cluster, kubeflow, answer):
     successful = submit(kubeflow)
     assert TOKEN not in successful.output
     assert TOKEN not in json.dumps([run.to_dict() for run in cluster.runs], default=str)
-
-
-def replace_route(monkeypatch, old, new):
-    from fake_backends import kubeflow
-
-    routes = [(method, path, new if function is old else function) for method, path, function in kubeflow._ROUTES]
-    monkeypatch.setattr(kubeflow, "_ROUTES", routes)

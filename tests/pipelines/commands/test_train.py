@@ -139,7 +139,7 @@ def test_a_model_is_replaced_only_by_a_complete_one(tmp_path, monkeypatch):
     assert (tmp_path / "model" / "Format-Serving").is_dir()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_training_run_exports_a_model_and_its_checkpoints_can_be_evaluated(
     tmp_path, small_run, make_example, write_records
 ):

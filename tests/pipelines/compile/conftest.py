@@ -1,6 +1,7 @@
 """Compiled jobs of the run files in this folder; each is compiled once per session."""
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from detloom.schemas.reading.overrides import parse_set
 from detloom.schemas.run_file.read_run_file import read_run_file
 from detloom.schemas.run_file.run_file import Place, RunFile
 
+sys.path.append(str(Path(__file__).parents[2] / "conformance"))  # tests are not a package
 RUN_FILES = Path(__file__).parent / "run_files"
 
 
@@ -32,7 +34,7 @@ def read_run() -> Callable[..., RunFile]:
 
 @pytest.fixture(scope="session")
 def compile_text(read_run) -> Callable[..., str]:
-    """Return the compiled text of a run file."""
+    """Return the compiled text of a run file; the environment contains the secret that it refers to."""
     from detloom.pipelines.compile.compile_job import compile_job
 
     texts: dict[tuple[str, ...], str] = {}
@@ -40,7 +42,9 @@ def compile_text(read_run) -> Callable[..., str]:
     def compile_named(name: str, *settings: str) -> str:
         key = (name, *settings)
         if key not in texts:
-            texts[key] = compile_job(read_run(name, *settings), place_of(name))
+            with pytest.MonkeyPatch.context() as environment:
+                environment.setenv("SMTP_USER", "planted-user")
+                texts[key] = compile_job(read_run(name, *settings), place_of(name))
         return texts[key]
 
     return compile_named

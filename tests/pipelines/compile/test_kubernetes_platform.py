@@ -1,10 +1,7 @@
-"""Test the platform document for open-source Kubeflow and the environment of containers.
-
-Field names follow kubeflow/pipelines, kubernetes_platform/proto/kubernetes_executor_config.proto; kfp's package for
-that message is not installed.
-"""
+"""Test the platform document for open-source Kubeflow and the environment of containers."""
 
 import pytest
+from conformance_driver.pod_settings import FIELDS, check_settings
 
 from detloom.pipelines.compile.kubernetes_platform import build_platform, environment_of
 from detloom.pipelines.dag.resources import resources_of
@@ -16,18 +13,9 @@ KUBEFLOW = {
     "volumes": [{"claim": "data", "mount_path": "/data"}],
 }
 TPU = {"node": "Trainer", "accelerator": {"type": "tpu-v5e", "count": 4}}
+
+
 # The fields of the proto that are used: field -> (is repeated, fields of its message).
-PROTO = {
-    "imagePullPolicy": (False, None),
-    "imagePullSecret": (True, {"secretName"}),
-    "nodeSelector": (False, {"labels"}),
-    "pvcMount": (True, {"constant", "mountPath"}),
-    "secretAsEnv": (True, {"secretName", "keyToEnv"}),
-    "securityContext": (False, {"runAsNonRoot", "runAsUser"}),
-    "tolerations": (True, {"key", "operator", "value", "effect"}),
-}
-
-
 def executors(run, **labels):
     texts = dict.fromkeys(labels.values(), '{"path": "/data/cells"}')
     document = build_platform(run, {node: [f"{node}_executor"] for node in labels.values()}, texts)
@@ -52,11 +40,8 @@ def test_all_fields_exist_in_the_proto(run_of):
         ],
     )
     found = entry(run)
-    assert set(found) == set(PROTO)
-    for field, (is_repeated, names) in PROTO.items():
-        assert isinstance(found[field], list) == is_repeated, field
-        for message in found[field] if is_repeated else [found[field]]:
-            assert names is None or set(message) <= names, field
+    assert set(found) == set(FIELDS)
+    check_settings("Trainer", found)
     assert found["secretAsEnv"] == [
         {"keyToEnv": [{"envVar": "STORE_KEY", "secretKey": "key"}], "secretName": "store"},
     ]

@@ -1,18 +1,10 @@
-import json
-
 import pytest
 
 from detloom.components.fingerprints import describe_code
 from detloom.pipelines.compile.spec_edits import (
-    add_driver,
-    declare_final_status,
     entrypoint_command,
     name_code,
-    name_system_types,
-    refresh_input_specs,
     retry_policy,
-    set_caching,
-    set_environment,
     set_retries,
     set_time_limits,
     uncached_nodes,
@@ -20,28 +12,20 @@ from detloom.pipelines.compile.spec_edits import (
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.nodes import Retry
 
-ARGS = [
-    "--executor_class_path",
-    "some.Executor",
-    "--json_serialized_invocation_args",
-    "{{$}}",
-    "--json_serialized_inputs_spec_args",
-    "{}",
-    "--runner=DirectRunner",
-]
-
 
 def make_task_spec():
-    container = {"command": entrypoint_command("vertex"), "args": list(ARGS)}
-    component = {
-        "executorLabel": "Gen_executor",
-        "inputDefinitions": {"parameters": {"a": {"parameterType": "STRING"}}},
-    }
+    args = ["--executor_class_path", "some.Executor"]
+    container = {"command": entrypoint_command("vertex"), "args": args}
     return {
-        "components": {"Gen": component},
+        "components": {"Gen": {"executorLabel": "Gen_executor"}},
         "deploymentSpec": {"executors": {"Gen_executor": {"container": container}}},
         "root": {"dag": {"tasks": {}}},
     }
+
+
+def edited(edit, spec, *arguments):
+    edit(spec, *arguments)
+    return spec
 
 
 def container_of(spec):
@@ -51,35 +35,18 @@ def container_of(spec):
 def test_a_command_names_the_code_of_its_task():
     entrypoint = "detloom.pipelines.container.entrypoint"
     assert entrypoint_command("vertex") == ["python", "-m", entrypoint, "--place", "vertex"]
-    assert container_of(name_code(make_task_spec()))["command"][3:] == [
+    assert container_of(edited(name_code, make_task_spec()))["command"][3:] == [
         *("--place", "vertex", "--code", describe_code(entrypoint))
     ]
     spec = make_task_spec()
     container_of(spec)["args"][1] = "detloom.components.notifier.component.Executor"
     named = describe_code(entrypoint, "detloom.components.notifier.component")
-    assert container_of(name_code(spec))["command"][-1] == named
+    assert container_of(edited(name_code, spec))["command"][-1] == named
 
 
 def test_a_time_limit_is_appended_in_whole_seconds():
-    assert container_of(set_time_limits(make_task_spec(), {"Gen": 90.5}))["command"][-2:] == [
-        "--time_limit_seconds",
-        "91",
-    ]
-    assert container_of(set_time_limits(make_task_spec(), {"Other": 90.5}))["command"] == entrypoint_command("vertex")
-
-
-def test_the_driver_command_has_the_executors_arguments_without_its_class():
-    spec = add_driver(refresh_input_specs(make_task_spec()), "Gen")
-    hook = container_of(spec)["lifecycle"]["preCacheCheck"]
-    assert hook["command"] == [*entrypoint_command("vertex"), "--driver"]
-    assert hook["args"] == container_of(spec)["args"][2:]
-    assert hook["args"][0] == "--json_serialized_invocation_args"
-
-
-def test_input_types_in_arguments_follow_the_component():
-    argument = container_of(refresh_input_specs(make_task_spec()))["args"][5]
-    assert json.loads(argument) == {"parameters": {"a": {"parameterType": "STRING"}}}
-    assert container_of(refresh_input_specs(make_task_spec()))["args"][6] == "--runner=DirectRunner"
+    limited = edited(set_time_limits, make_task_spec(), {"Gen": 90.5})
+    assert container_of(limited)["command"][-2:] == ["--time_limit_seconds", "91"]
 
 
 YEAR = "31536000s"  # 365 * 24 * 3600
@@ -92,12 +59,6 @@ def make_spec():
         "deploymentSpec": {"executors": {name: {"container": {"image": "i"}} for name in tasks}},
         "root": {"dag": {"tasks": tasks}},
     }
-
-
-def test_caching_is_disabled_for_the_given_tasks():
-    tasks = set_caching(make_spec(), {"B", "Elsewhere"})["root"]["dag"]["tasks"]
-    assert tasks["A"]["cachingOptions"] == {"enableCache": True}
-    assert tasks["B"]["cachingOptions"] == {}
 
 
 def test_example_gen_is_uncached_on_kubeflow_because_no_driver_runs_there(read_run):
@@ -115,7 +76,9 @@ def test_training_is_uncached_on_vertex_if_its_age_is_limited(read_run):
 
 
 def test_a_task_without_retries_has_no_policy():
-    tasks = set_retries(make_spec(), {"A": Retry(), "B": Retry(max_retries=1)}, "vertex")["root"]["dag"]["tasks"]
+    tasks = edited(set_retries, make_spec(), {"A": Retry(), "B": Retry(max_retries=1)}, "vertex")["root"]["dag"][
+        "tasks"
+    ]
     assert "retryPolicy" not in tasks["A"]
     assert tasks["B"]["retryPolicy"]["maxRetryCount"] == 1
 
@@ -156,42 +119,3 @@ def test_on_vertex_the_maximum_wait_is_set_only_if_it_matters():
 def test_a_wait_that_the_backend_does_not_support_is_refused(place, settings, message):
     with pytest.raises(InputError, match=message):
         retry_policy("Pusher", Retry(**settings), place)
-
-
-def test_environment_variables_are_sorted_and_set_only_for_their_container():
-    spec = set_environment(make_spec(), {"A": {"Z": "1", "B": "2"}, "B": {}})
-    executors = spec["deploymentSpec"]["executors"]
-    assert executors["A"]["container"]["env"] == [{"name": "B", "value": "2"}, {"name": "Z", "value": "1"}]
-    assert "env" not in executors["B"]["container"]
-
-
-def test_only_system_types_are_declared_by_title():
-    page, ours = (
-        {"instanceSchema": "title: system.HTML\ntype: object\n"},
-        {"instanceSchema": "title: detloom.Rejects\n"},
-    )
-    outputs = {"page": {"artifactType": page}, "rejects": {"artifactType": ours}}
-    spec = name_system_types({"components": {"A": {"outputDefinitions": {"artifacts": outputs}}, "B": {}}})
-    named = spec["components"]["A"]["outputDefinitions"]["artifacts"]
-    assert named["page"]["artifactType"] == {"schemaTitle": "system.HTML", "schemaVersion": "0.0.1"}
-    assert named["rejects"]["artifactType"] == ours
-
-
-def test_the_final_status_is_declared_as_task_final_status():
-    task = {
-        "componentRef": {"name": "A"},
-        "inputs": {
-            "parameters": {
-                "status": {"taskFinalStatus": {"producerTask": "tfx-dag"}},
-                "name": {"runtimeValue": {"constant": "x"}},
-            }
-        },
-    }
-    declared = {"status": {"parameterType": "STRING"}, "name": {"parameterType": "STRING"}}
-    spec = {
-        "root": {"dag": {"tasks": {"A": task}}},
-        "components": {"A": {"inputDefinitions": {"parameters": declared}}},
-    }
-    edited = declare_final_status(spec)["components"]["A"]["inputDefinitions"]["parameters"]
-    assert edited == {"status": {"parameterType": "TASK_FINAL_STATUS"}, "name": {"parameterType": "STRING"}}
-    assert declared["status"] == {"parameterType": "STRING"}

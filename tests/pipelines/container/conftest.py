@@ -2,16 +2,12 @@
 
 import hashlib
 import json
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-import tensorflow as tf
-from tfx.dsl.io import filesystem_registry
-from tfx.dsl.io.plugins.tensorflow_gfile import TensorflowFilesystem
 
 import detloom.schemas.contracts
 from detloom.pipelines.container.task_storage import TaskStorage
@@ -113,63 +109,6 @@ def backend(place: str, tmp_path: Path) -> Backend:
 @pytest.fixture
 def kubeflow(tmp_path: Path) -> Backend:
     return Backend("kubeflow", "SomeNode", TaskStorage(str(tmp_path / "stores")))
-
-
-class CloudStorage(TensorflowFilesystem):
-    """A folder as gs://, with the operations that a push needs."""
-
-    root: Path
-
-    @classmethod
-    def _at(cls, path: str) -> str:
-        return str(cls.root / path.removeprefix("gs://"))
-
-    @classmethod
-    def open(cls, path: str, mode: str = "r") -> Any:
-        os.makedirs(os.path.dirname(cls._at(path)), exist_ok=True)
-        return TensorflowFilesystem.open(cls._at(path), mode)
-
-    @classmethod
-    def exists(cls, path: str) -> bool:
-        return os.path.exists(cls._at(path))
-
-    @classmethod
-    def isdir(cls, path: str) -> bool:
-        return os.path.isdir(cls._at(path))
-
-    @classmethod
-    def listdir(cls, path: str) -> list[str]:
-        return os.listdir(cls._at(path))
-
-    @classmethod
-    def stat(cls, path: str) -> Any:
-        return tf.io.gfile.stat(cls._at(path))
-
-    @classmethod
-    def makedirs(cls, path: str) -> None:
-        os.makedirs(cls._at(path), exist_ok=True)
-
-    @classmethod
-    def walk(cls, top: str, topdown: bool = True, onerror: Any = None) -> Iterator[tuple[str, list[str], list[str]]]:
-        for folder, folders, files in os.walk(cls._at(top), topdown):
-            yield f"gs://{os.path.relpath(folder, cls.root)}", folders, files
-
-    @classmethod
-    def copy(cls, src: str, dst: str, overwrite: bool = False) -> None:
-        TensorflowFilesystem.copy(cls._at(src), cls._at(dst), overwrite)
-
-    @classmethod
-    def rename(cls, src: str, dst: str, overwrite: bool = False) -> None:
-        TensorflowFilesystem.rename(cls._at(src), cls._at(dst), overwrite)
-
-
-@pytest.fixture
-def cloud_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the folder that TFX's file system layer uses for gs://."""
-    CloudStorage.root = tmp_path / "cloud"
-    registry = filesystem_registry.DEFAULT_FILESYSTEM_REGISTRY
-    monkeypatch.setitem(registry._preferred_filesystem_by_scheme, "gs://", CloudStorage)
-    return CloudStorage.root
 
 
 @pytest.fixture

@@ -1,9 +1,11 @@
 import json
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from fake_training.spans import write_span
 from tfx.types import standard_artifacts
 
 from detloom.components.example_gen.component import DetectionExampleGen
@@ -24,12 +26,9 @@ def spans(tmp_path_factory) -> Path:
     """Write two spans of images."""
     folder = tmp_path_factory.mktemp("data")
     for span in (3, 4):
-        small(folder / f"span-{span}")
+        write_span(folder, span)
+        (folder / str(span)).rename(folder / f"span-{span}")
     return folder
-
-
-def small(folder: Path) -> None:
-    demo_data.write_demo_data(folder, num_train=3, num_eval=2, num_test=2, image_hw=(96, 96))
 
 
 @pytest.fixture
@@ -38,7 +37,7 @@ def make_task(backend):
 
     def make(data_path: str, *, is_driver: bool = False) -> Task:
         splits = {split: f"annotations/{split}.json" for split in ("train", "eval", "test")}
-        node = DetectionExampleGen(data_path, ExampleGenParams(format="coco", splits=splits, max_reject_fraction=0.9))
+        node = DetectionExampleGen(data_path, ExampleGenParams(format="coco", images_dir="images", splits=splits))
         properties = node.exec_properties
         parameters = {key: value for key, value in properties.items() if value is not None}
         invocation, inputs_spec = backend.arguments(OUTPUTS, parameters=parameters)
@@ -135,8 +134,8 @@ def test_a_missing_span_is_reported_as_a_mistake(make_task, backend, tmp_path):
         run_example_gen(make_task(f"{tmp_path}/span-{{SPAN}}"), backend.storage)
 
 
-def test_generated_demo_data_always_has_the_same_fingerprint(make_task, backend, monkeypatch):
-    monkeypatch.setattr(demo_data, "write_embedded_digits", small)
+def test_generated_demo_data_always_has_the_same_fingerprint(make_task, backend, spans, monkeypatch):
+    monkeypatch.setattr(demo_data, "write_embedded_digits", lambda folder: shutil.copytree(spans / "span-3", folder))
     seen = []
     monkeypatch.setattr(node, "_execute", lambda task, executor_input: seen.append(executor_input))
     monkeypatch.setattr(node, "finish_output", lambda *_, **__: None)

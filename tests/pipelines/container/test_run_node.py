@@ -5,20 +5,19 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from google.cloud import aiplatform
+from kfp.pipeline_spec import pipeline_spec_pb2
 from tfx.components.evaluator import constants
-from tfx.extensions.google_cloud_ai_platform import prediction_clients
+from tfx.dsl.io import fileio
 from tfx.types import artifact_utils
-from tfx.utils import json_utils, name_utils
+from tfx.utils import name_utils
 
 from detloom.components.evaluator.component import DetectionEvaluatorExecutor as EvaluatorExecutor
 from detloom.components.notifier.component import Executor
 from detloom.components.notifier.message_events import parse_final_status
-from detloom.components.pusher.vertex import VertexExecutor, vertex_custom_config
-from detloom.components.storage.storage import LocalStorage
+from detloom.components.pusher.vertex import VertexExecutor
+from detloom.pipelines.container import artifacts
 from detloom.pipelines.container import run_node as node
 from detloom.pipelines.container.run_node import Task, run_node
-from detloom.schemas.run_file.push import VertexEndpoint
 
 EVALUATOR = "detloom.components.evaluator.component.DetectionEvaluatorExecutor"
 OUTPUTS = {
@@ -82,65 +81,28 @@ def test_the_output_of_an_evaluation_has_addresses_names_and_pages(backend, eval
     assert blessing["current_model"] == "gs://b/Trainer/model"
 
 
-def test_the_vertex_pusher_gets_an_unmounted_address(kubeflow, cloud_storage, monkeypatch):
+def test_the_vertex_pusher_gets_and_returns_unmounted_addresses(kubeflow, monkeypatch):
     vertex = replace(kubeflow, place="vertex", node="Pusher")
-    client = mock.create_autospec(aiplatform)
-    endpoint = mock.Mock(traffic_split={})
-    endpoint.list_models.return_value = []
-    client.Endpoint.list.return_value = [endpoint]
-    client.Model.list.return_value = []
-    client.Model.return_value.labels = {}
-    client.Model.upload.return_value.resource_name = "projects/1/models/3"
-    monkeypatch.setattr(prediction_clients, "aiplatform", client)
-    monkeypatch.setattr("google.cloud.aiplatform", client)
-    monkeypatch.setattr(
-        "detloom.components.storage.local_copy.open_storage",
-        lambda address: LocalStorage(cloud_storage / address.removeprefix("gs://")),
-    )
-    model = cloud_storage / "b/Trainer/model/Format-Serving"
-    model.mkdir(parents=True)
-    (model / "saved_model.pb").write_bytes(b"graph")
-    endpoint = VertexEndpoint(
-        project="my-project", region="us-central1", endpoint_name="cells", container_image="image"
-    )
-    invocation, inputs_spec = vertex.arguments(
-        {"pushed_model": "tfx.PushedModel"},
-        inputs={
-            "model": model_at("gs://b/Trainer/model", "57"),
-            "model_blessing": ("tfx.ModelBlessing", {"uri": "gs://b/blessing", "metadata": {"blessed": 1}}),
-        },
-        parameters={"custom_config": json_utils.dumps(vertex_custom_config(endpoint))},
-    )
+    seen, files = [], {}
+    monkeypatch.setattr(node, "_execute", lambda task, executor_input: seen.append(executor_input))
+    monkeypatch.setattr(node, "finish_output", lambda path, addresses, page_keys: files.update({path: addresses}))
     executor = name_utils.get_full_name(VertexExecutor)
-    task = Task(
-        place="vertex", executor_class_path=executor, invocation=invocation, inputs_spec=inputs_spec, beam_args=()
-    )
-    run_node(task, vertex.storage)
-    pushed = f"{vertex.address}/pushed_model"
-    assert client.Model.upload.call_args.kwargs["artifact_uri"] == pushed
-    task_folder = cloud_storage / vertex.address.removeprefix("gs://")
-    assert (task_folder / "pushed_model/saved_model.pb").read_bytes() == b"graph"
-    answer = json.loads((task_folder / "executor_output.json").read_text())
-    (artifact,) = answer["artifacts"]["pushed_model"]["artifacts"]
-    assert (artifact["uri"], artifact["metadata"]["pushed_destination"]) == (pushed, "projects/1/models/3")
+    inputs = {"model": model_at("gs://b/Trainer/model", "57")}
+    run_node(task_of(vertex, inputs, {"pushed_model": "tfx.PushedModel"}, executor), vertex.storage)
+    (model,) = seen[0].inputs.artifacts["model"].artifacts
+    (pushed,) = seen[0].outputs.artifacts["pushed_model"].artifacts
+    assert (model.uri, pushed.uri) == ("gs://b/Trainer/model", f"{vertex.address}/pushed_model")
+    assert list(files) == [f"{vertex.address}/executor_output.json"]
     assert not Path(vertex.storage.root).exists()
 
 
-def test_models_without_names_do_not_fail(kubeflow, evaluator):
-    inputs = {"model": model_at("gs://b/Trainer/model"), "baseline_model": model_at("gs://b/old")}
-    run_node(task_of(kubeflow, inputs), kubeflow.storage)
-    (blessing,) = kubeflow.read_output().artifacts["blessing"].artifacts
-    assert blessing.metadata["current_model_id"] == "gs://b/Trainer/model"
-
-
-def test_a_missing_baseline_is_an_empty_list(kubeflow, evaluator):
-    inputs = {
-        "model": model_at("gs://b/Trainer/model", "57"),
-        "baseline_model": model_at("gs://b/none", "12", nothing_found=1),
-    }
-    run_node(task_of(kubeflow, inputs), kubeflow.storage)
-    assert evaluator["baseline_model"] == []
-    assert "baseline_model_id" not in kubeflow.read_output().artifacts["blessing"].artifacts[0].metadata
+def test_an_output_file_in_a_bucket_is_renamed_there(monkeypatch):
+    files = mock.create_autospec(fileio)
+    monkeypatch.setattr(artifacts, "fileio", files)
+    artifacts.write_output("gs://b/executor_output.json", pipeline_spec_pb2.ExecutorOutput())
+    partial = "gs://b/executor_output.json.partial"
+    files.open.assert_called_once_with(partial, "wb")
+    files.rename.assert_called_once_with(partial, "gs://b/executor_output.json", overwrite=True)
 
 
 def test_the_log_output_of_the_launcher_is_ignored(kubeflow, evaluator):
@@ -209,8 +171,6 @@ def test_parameter_values_are_not_logged(kubeflow, evaluator, task_log, capsys):
     ],
 )
 def test_the_node_name_is_read_from_output_addresses(place, uri, name):
-    from kfp.pipeline_spec import pipeline_spec_pb2
-
     executor_input = pipeline_spec_pb2.ExecutorInput()
     task = Task(place=place, executor_class_path="some.Executor", invocation="", inputs_spec="", beam_args=())
     executor_input.outputs.output_file = "/tmp/kfp_outputs/output_metadata.json"

@@ -1,3 +1,4 @@
+import functools
 import json
 import os
 import re
@@ -12,6 +13,7 @@ import pytest
 from tfx.dsl.experimental.conditionals.conditional import get_predicates
 
 import detloom
+from detloom.components.model_card.card import ModelCardParams
 from detloom.pipelines.dag import training_nodes
 from detloom.pipelines.dag.create_pipeline import create_pipeline
 from detloom.pipelines.dag.training_nodes import training_hash
@@ -31,8 +33,10 @@ tuner:
   steps_per_trial: 2
   space: [{key: learning_rate_factor, min: 0.5, max: 2.0, log: true}]
 """
-RETRAIN = "retrain: {min_new_images: 10}\n"
-MESSAGES = "notifications: {webhook: {url: 'env:HOOK'}}\n"
+RETRAIN = "retrain: {min_new_images: 10}"
+MESSAGES = "notifications: {webhook: {url: 'env:HOOK'}}"
+STATED = "model_card: {purpose: Finds digits., limits: [Only on photographs.]}"
+CHECKS = {"DetectionExampleGen", "StatisticsGen", "ImportSchemaGen", "ExampleValidator", "DatasetValidator"}
 RUN = """
 import sys
 from pathlib import Path
@@ -42,14 +46,35 @@ run_locally(read_run_file(Path(sys.argv[1])))
 """
 
 
-def nodes_of(run_file):
-    return {node.id: node for node in create_pipeline(read_run_file(run_file)).components}
+@pytest.fixture(scope="module")
+def pipeline_of(read_small_run):
+    """Return a function that builds the pipeline of the small run file with further lines, once for the same lines."""
+    return functools.cache(lambda *lines: create_pipeline(read_small_run(*lines)))
 
 
-def test_tuner_and_warm_start_nodes_exist_only_on_request(small_run):
-    plain = nodes_of(small_run)
-    small_run.write_text(small_run.read_text() + SEARCH)
-    searching = nodes_of(small_run)
+@pytest.fixture(scope="module")
+def nodes_of(pipeline_of):
+    """Return a function that returns the nodes by id."""
+    return lambda *lines: {node.id: node for node in pipeline_of(*lines).components}
+
+
+@pytest.fixture(scope="module")
+def conditions_of(pipeline_of):
+    """Return a function that returns the number of conditions of each node."""
+
+    def count(*lines):
+        pipeline = pipeline_of(*lines)
+        return {node.id: len(get_predicates(node, pipeline.dsl_context_registry)) for node in pipeline.components}
+
+    return count
+
+
+def changed_nodes(before, after):
+    return {node for node in before if before[node].exec_properties != after[node].exec_properties}
+
+
+def test_tuner_and_warm_start_nodes_exist_only_on_request(nodes_of):
+    plain, searching = nodes_of(), nodes_of(SEARCH)
     assert set(searching) - set(plain) == {"Tuner", "WarmStartResolver"}
     assert {"hyperparameters", "base_model"}.isdisjoint(plain["Trainer"].inputs)
     assert searching["Trainer"].inputs["hyperparameters"].producer_component_id == "Tuner"
@@ -58,97 +83,80 @@ def test_tuner_and_warm_start_nodes_exist_only_on_request(small_run):
     assert {"DatasetValidator", "ExampleValidator", "DetectionExampleGen"} <= upstream  # nothing trains on bad data
 
 
-def test_settings_that_change_the_model_are_trainer_parameters(small_run):
-    def config_of_trainer():
-        return json.loads(nodes_of(small_run)["Trainer"].exec_properties["custom_config"])
-
-    before = config_of_trainer()
-    small_run.write_text(small_run.read_text() + SEARCH)
-    after = config_of_trainer()
-    assert set(before) == {"trainer_config", "strategy", "warm_start", "export", "code_fingerprint"}
-    assert {key for key in before if before[key] != after[key]} == {"strategy", "warm_start"}
-    assert json.loads(after["strategy"])["kind"] == "one_device"
+def test_settings_that_change_the_model_are_trainer_parameters(nodes_of):
+    plain, searching = (
+        json.loads(nodes["Trainer"].exec_properties["custom_config"]) for nodes in (nodes_of(), nodes_of(SEARCH))
+    )
+    assert set(plain) == {"trainer_config", "strategy", "warm_start", "export", "code_fingerprint"}
+    assert {key for key in plain if plain[key] != searching[key]} == {"strategy", "warm_start"}
+    assert json.loads(searching["strategy"])["kind"] == "one_device"
 
 
-def test_a_vertex_endpoint_replaces_the_push_folder(small_run):
-    assert nodes_of(small_run)["Pusher"].inputs["model_card"].producer_component_id == "ModelCard"
+def test_a_vertex_endpoint_replaces_the_push_folder(nodes_of):
     endpoint = "{project: my-project, region: us-central1, endpoint_name: cells, container_image: gcr.io/tf}"
-    small_run.write_text(small_run.read_text() + f"push: {{vertex: {endpoint}}}\n")
-    pusher = nodes_of(small_run)["Pusher"]
+    pusher = nodes_of(f"push: {{vertex: {endpoint}}}")["Pusher"]
     assert type(pusher).__name__ == "VertexPusher"
     assert set(pusher.inputs) == {"model", "model_blessing"}
 
 
-def conditions_of(run_file):
-    """Return the number of conditions of each node."""
-    pipeline = create_pipeline(read_run_file(run_file))
-    registry = pipeline.dsl_context_registry
-    return {node.id: len(get_predicates(node, registry)) for node in pipeline.components}
+def test_without_optional_sections_no_optional_nodes_exist(conditions_of):
+    nodes = {*CHECKS, "Trainer", "BaselineResolver", "DetectionEvaluator", "ModelCard", "Pusher"}
+    assert conditions_of() == dict.fromkeys(nodes, 0)
 
 
-def test_without_optional_sections_no_optional_nodes_exist(small_run):
-    assert set(nodes_of(small_run)) == {
-        "DetectionExampleGen",
-        "StatisticsGen",
-        "ImportSchemaGen",
-        "ExampleValidator",
-        "DatasetValidator",
-        "Trainer",
-        "BaselineResolver",
-        "DetectionEvaluator",
-        "ModelCard",
-        "Pusher",
-    }
-    assert set(conditions_of(small_run).values()) == {0}
-
-
-def test_with_a_retrain_decision_training_to_push_is_conditional(small_run):
-    plain = set(nodes_of(small_run))
-    small_run.write_text(small_run.read_text() + RETRAIN)
-    nodes, conditions = nodes_of(small_run), conditions_of(small_run)
-    assert set(nodes) - plain == {"RetrainDecision", "TrainingRecord"}
-    checks = {"DetectionExampleGen", "StatisticsGen", "ImportSchemaGen", "ExampleValidator", "DatasetValidator"}
-    assert {node for node, count in conditions.items() if count == 0} == {*checks, "RetrainDecision"}
+def test_with_a_retrain_decision_training_to_push_is_conditional(nodes_of, conditions_of):
+    nodes, conditions = nodes_of(RETRAIN), conditions_of(RETRAIN)
+    assert set(nodes) - set(nodes_of()) == {"RetrainDecision", "TrainingRecord"}
+    assert {node for node, count in conditions.items() if count == 0} == {*CHECKS, "RetrainDecision"}
     assert {node.id for node in nodes["RetrainDecision"].upstream_nodes} >= {"ExampleValidator", "DatasetValidator"}
     assert "Pusher" in {node.id for node in nodes["TrainingRecord"].upstream_nodes}  # a failed push is not recorded
 
 
-def test_notifications_are_sent_after_training_and_after_skipping_it(small_run):
-    plain = set(nodes_of(small_run))
-    small_run.write_text(small_run.read_text() + MESSAGES)
-    nodes = nodes_of(small_run)
-    assert set(nodes) - plain == {"Notifier"}
+def test_notifications_are_sent_after_training_and_after_skipping_it(nodes_of, conditions_of):
+    nodes = nodes_of(MESSAGES)
+    assert set(nodes) - set(nodes_of()) == {"Notifier"}
     assert set(nodes["Notifier"].inputs) == {"model_blessing", "pushed_model"}
-    small_run.write_text(small_run.read_text() + RETRAIN)
-    nodes = nodes_of(small_run)
+    nodes = nodes_of(MESSAGES, RETRAIN)
     assert {"Notifier", "SkipNotifier"} <= set(nodes)
     assert set(nodes["SkipNotifier"].inputs) == {"decision"}
-    assert conditions_of(small_run)["SkipNotifier"] == 1
+    assert conditions_of(MESSAGES, RETRAIN)["SkipNotifier"] == 1
 
 
-def test_decisions_are_cached_until_a_new_record_and_pushes_never(small_run):
-    small_run.write_text(small_run.read_text() + RETRAIN)
-    first, second = nodes_of(small_run), nodes_of(small_run)
-    for node in ("RetrainDecision", "Trainer"):
-        assert first[node].exec_properties == second[node].exec_properties
-    for node in ("Pusher", "TrainingRecord"):
-        assert first[node].exec_properties != second[node].exec_properties
+def test_decisions_are_cached_until_a_new_record_and_pushes_never(nodes_of, read_small_run):
+    again = {node.id: node for node in create_pipeline(read_small_run(RETRAIN)).components}
+    assert changed_nodes(nodes_of(RETRAIN), again) == {"Pusher", "TrainingRecord"}
 
 
-def test_changed_gates_are_a_reason_to_train_and_a_changed_push_folder_is_not(small_run):
-    def config_hash():
-        return nodes_of(small_run)["RetrainDecision"].exec_properties["config_hash"]
+def test_the_model_card_reads_the_whole_run_and_is_pushed(nodes_of):
+    nodes = nodes_of(STATED)
+    card = nodes["ModelCard"]
+    assert {name: channel.producer_component_id for name, channel in card.inputs.items()} == {
+        "model": "Trainer",
+        "examples": "DetectionExampleGen",
+        "evaluation": "DetectionEvaluator",
+        "blessing": "DetectionEvaluator",
+        "dataset_report": "DatasetValidator",
+        "model_run": "Trainer",
+        "rejects": "DetectionExampleGen",
+    }
+    assert nodes["Pusher"].inputs["model_card"].producer_component_id == "ModelCard"
+    params = ModelCardParams.from_properties(card.exec_properties)
+    assert (params.name, params.split) == ("small", "test")
+    assert params.stated.limits == ("Only on photographs.",)
+    assert len(params.code_fingerprint) == len(params.trainer_fingerprint) == 16
+    assert changed_nodes(nodes_of(), nodes) == {"ModelCard", "Pusher"}  # the Pusher is never cached
 
-    small_run.write_text(small_run.read_text() + RETRAIN)
-    before = config_hash()
-    small_run.write_text(small_run.read_text() + "push_to: elsewhere\n")
-    assert config_hash() == before
-    small_run.write_text(small_run.read_text().replace("min_ap_change: -1.0", "min_ap_change: -0.5"))
-    assert config_hash() != before
+
+def test_changed_gates_are_a_reason_to_train_and_a_changed_push_folder_is_not(nodes_of, read_small_run):
+    run = read_small_run(RETRAIN)
+    before = training_hash(run)
+    assert nodes_of(RETRAIN)["RetrainDecision"].exec_properties["config_hash"] == before
+    assert training_hash(replace(run, push_to="elsewhere")) == before
+    assert training_hash(replace(run, gates=replace(run.gates, baseline=None))) != before
 
 
-def test_changed_splits_are_a_reason_to_train_and_changed_paths_or_devices_are_not(small_run):
-    run = read_run_file(small_run)
+def test_changed_splits_are_a_reason_to_train_and_changed_paths_or_devices_are_not(read_small_run):
+    run = read_small_run()
     before = training_hash(run)
     elsewhere = replace(run, data=replace(run.data, path="elsewhere/{SPAN}"))
     assert training_hash(elsewhere) == before
@@ -158,16 +166,16 @@ def test_changed_splits_are_a_reason_to_train_and_changed_paths_or_devices_are_n
     assert training_hash(replace(run, data=replace(run.data, max_boxes=7))) != before
 
 
-def test_the_distance_of_near_duplicates_is_a_reason_to_train_if_it_decides_the_splits(small_run):
-    run = read_run_file(small_run)
+def test_the_distance_of_near_duplicates_is_a_reason_to_train_if_it_decides_the_splits(read_small_run):
+    run = read_small_run()
     by_ratio = replace(run, data=replace(run.data, splits=None, split_by_ratio=SplitByRatio()))
     far = replace(run.checks, near_duplicates=NearDuplicateCheck(max_distance=9, threshold=0.01))
     assert training_hash(replace(by_ratio, checks=far)) != training_hash(by_ratio)
     assert training_hash(replace(run, checks=far)) == training_hash(run)
 
 
-def test_changed_ingestion_code_is_a_reason_to_train(small_run, monkeypatch):
-    run = read_run_file(small_run)
+def test_changed_ingestion_code_is_a_reason_to_train(read_small_run, monkeypatch):
+    run = read_small_run()
     before = training_hash(run)
     monkeypatch.setattr(training_nodes, "source_fingerprint", lambda name: "0" if "example_gen" in name else "1")
     first = training_hash(run)
@@ -175,14 +183,18 @@ def test_changed_ingestion_code_is_a_reason_to_train(small_run, monkeypatch):
     assert len({before, first, training_hash(run)}) == 3
 
 
-def test_beam_nodes_get_the_options_of_the_run_file(small_run):
-    small_run.write_text(small_run.read_text() + "beam_args: [--direct_num_workers=2]\n")
-    nodes = nodes_of(small_run)
+def test_beam_nodes_get_the_options_of_the_run_file_and_others_work_on_copies(pipeline_of):
+    pipeline = pipeline_of("beam_args: [--direct_num_workers=2]", "pipeline_root: gs://bucket/root")
+    assert pipeline.pipeline_info.pipeline_root == "gs://bucket/root"
+    specs = {node.id: node.executor_spec for node in pipeline.components if node.id != "BaselineResolver"}
+    executors = {name: getattr(spec, "executor_class", None) for name, spec in specs.items()}
+    copied = {name for name, kind in executors.items() if kind and kind.__module__.endswith("local_copies")}
+    assert copied == {"ModelCard", "Trainer"}
     for node in ("DetectionExampleGen", "StatisticsGen", "DatasetValidator", "DetectionEvaluator"):
-        assert nodes[node].executor_spec.beam_pipeline_args == ["--direct_num_workers=2"]
+        assert specs[node].beam_pipeline_args == ["--direct_num_workers=2"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_best_hyperparameters_are_used_and_the_next_run_warm_starts(small_run, capsys):
     small_run.write_text(small_run.read_text() + SEARCH)
     run = read_run_file(small_run)

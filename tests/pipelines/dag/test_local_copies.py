@@ -5,9 +5,7 @@ from pathlib import Path
 import pytest
 from tfx.types.standard_artifacts import Examples, Model
 
-from detloom.pipelines.dag.create_pipeline import create_pipeline
 from detloom.pipelines.dag.local_copies import local_artifacts
-from detloom.schemas.run_file.read_run_file import read_run_file
 
 
 def artifact(kind, uri):
@@ -36,16 +34,6 @@ def test_after_an_error_nothing_is_uploaded(google_bucket):
         raise ValueError("diverged")
     assert model.uri == "gs://bucket/root/model/2"
     assert google_bucket.contents() == {}
-
-
-def test_only_nodes_with_folders_work_on_copies(small_run):
-    small_run.write_text(small_run.read_text() + "pipeline_root: gs://bucket/root\n")
-    run = read_run_file(small_run)
-    pipeline = create_pipeline(run)
-    assert pipeline.pipeline_info.pipeline_root == "gs://bucket/root"
-    executors = {node.id: getattr(node.executor_spec, "executor_class", None) for node in pipeline.components}
-    copied = {name for name, kind in executors.items() if kind and kind.__module__.endswith("local_copies")}
-    assert copied == {"ModelCard", "Trainer"}
 
 
 def test_a_failed_upload_is_no_mistake_of_the_user(google_bucket):

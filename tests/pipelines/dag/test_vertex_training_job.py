@@ -109,82 +109,72 @@ def test_the_tuner_runs_in_its_own_job(executed, run_of):
     assert command[command.index("--executor_class_path") + 1] == "tfx.components.tuner.executor.Executor"
 
 
-@pytest.mark.parametrize("end", ["FAILED", "CANCELLED", "EXPIRED", "PARTIALLY_SUCCEEDED"])
-def test_an_unsuccessful_job_fails_the_node(executed, server, run_of, end):
+@pytest.fixture
+def train(executed, run_of):
+    """Return a function that runs the Trainer's executor, with the final state of the job."""
     config = vertex_training.custom_job_config(run_of(vertex=VERTEX), "Trainer")
+    return lambda end="SUCCEEDED": executed(TrainerExecutor, config, JobState[f"JOB_STATE_{end}"])
+
+
+@pytest.mark.parametrize("end", ["FAILED", "CANCELLED", "EXPIRED", "PARTIALLY_SUCCEEDED"])
+def test_an_unsuccessful_job_fails_the_node(train, server, end):
     with pytest.raises(RuntimeError, match=rf"customJobs/7: ended as JOB_STATE_{end}"):
-        executed(TrainerExecutor, config, JobState[f"JOB_STATE_{end}"])
+        train(end)
     assert server.cancelled == []
 
 
-def test_requests_for_the_job_state_may_fail_temporarily(executed, server, run_of):
+def test_requests_for_the_job_state_may_fail_temporarily(train, server):
     server.states += [ServiceUnavailable("away"), ConnectionResetError("reset"), JobState.JOB_STATE_RUNNING]
-    executed(TrainerExecutor, vertex_training.custom_job_config(run_of(vertex=VERTEX), "Trainer"))
+    train()
     assert (server.states, server.cancelled) == ([], [])
 
 
-def test_a_job_with_an_unreadable_state_is_cancelled(executed, server, run_of, monkeypatch):
+def test_a_job_with_an_unreadable_state_is_cancelled(train, server, monkeypatch):
     moments = iter([0.0, 10.0, 20.0, 3620.0, 3620.1])  # the start, two successful requests, two that fail
     monkeypatch.setattr(training_job, "time", SimpleNamespace(monotonic=lambda: next(moments), sleep=lambda _: None))
     server.states += [ServiceUnavailable("away for an hour"), ServiceUnavailable("away for longer")]
     with pytest.raises(ServiceUnavailable, match="away for longer"):
-        executed(TrainerExecutor, vertex_training.custom_job_config(run_of(vertex=VERTEX), "Trainer"))
+        train()
     assert server.cancelled == [JOB]
 
 
-def test_other_exceptions_cancel_the_job_at_once(executed, server, run_of):
+def refuse(error):
+    raise error
+
+
+@pytest.mark.parametrize("is_away", [False, True])
+def test_other_exceptions_cancel_the_job_at_once_and_stay_if_that_fails(train, server, caplog, is_away):
     server.states.insert(1, ValueError("a bug"))
+    if is_away:
+        server.at_cancel = lambda: refuse(ServiceUnavailable("away"))
     with pytest.raises(ValueError, match="a bug"):
-        executed(TrainerExecutor, vertex_training.custom_job_config(run_of(vertex=VERTEX), "Trainer"))
-    assert server.cancelled == [JOB]
+        train()
+    assert server.cancelled == ([] if is_away else [JOB])
+    assert (f"{JOB} could not be cancelled (503 away)" in caplog.text) == is_away
 
 
-def test_a_failed_cancellation_is_logged_and_the_original_error_raised(executed, server, run_of, caplog):
-    def fail():
-        raise ServiceUnavailable("away")
-
-    server.states.insert(1, ValueError("a bug"))
-    server.at_cancel = fail
-    with pytest.raises(ValueError, match="a bug"):
-        executed(TrainerExecutor, vertex_training.custom_job_config(run_of(vertex=VERTEX), "Trainer"))
-    assert f"{JOB} could not be cancelled (503 away)" in caplog.text
-
-
-def test_a_job_that_was_never_launched_is_not_cancelled(executed, server, run_of):
-    def refuse():
-        raise InvalidArgument("no such machine")
-
-    server.at_launch = refuse
-    before = signal.getsignal(signal.SIGTERM)
+def test_a_job_that_was_never_launched_is_not_cancelled(train, server):
+    server.at_launch = lambda: refuse(InvalidArgument("no such machine"))
     with pytest.raises(InvalidArgument):
-        executed(TrainerExecutor, vertex_training.custom_job_config(run_of(vertex=VERTEX), "Trainer"))
+        train()
     assert server.cancelled == []
-    assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_sigterm_during_the_launch_cancels_the_job(executed, server, run_of):
-    server.at_launch = lambda: os.kill(os.getpid(), signal.SIGTERM)
-    with pytest.raises(SystemExit) as error:
-        executed(TrainerExecutor, vertex_training.custom_job_config(run_of(vertex=VERTEX), "Trainer"))
-    assert error.value.code == 143  # 128 + SIGTERM
-    assert server.cancelled == [JOB]
+def send_signal(*_):
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
-def test_a_second_signal_does_not_prevent_the_cancellation(executed, server, run_of):
-    server.at_launch = server.at_cancel = lambda: os.kill(os.getpid(), signal.SIGTERM)
-    with pytest.raises(SystemExit):
-        executed(TrainerExecutor, vertex_training.custom_job_config(run_of(vertex=VERTEX), "Trainer"))
-    assert server.cancelled == [JOB]
-
-
-def test_sigterm_cancels_the_job(executed, server, run_of, monkeypatch):
-    def send_signal(seconds):
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    monkeypatch.setattr(training_job.time, "sleep", send_signal)
+@pytest.mark.parametrize("at", [["sleep"], ["launch"], ["launch", "cancel"]], ids=str)
+def test_sigterm_cancels_the_job_once_and_the_handler_is_restored(train, server, monkeypatch, at):
+    if "sleep" in at:
+        monkeypatch.setattr(training_job.time, "sleep", send_signal)
+    if "launch" in at:
+        server.at_launch = send_signal
+    if "cancel" in at:
+        server.at_cancel = send_signal
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(SystemExit) as error:
-        executed(TrainerExecutor, vertex_training.custom_job_config(run_of(vertex=VERTEX), "Trainer"))
+        train()
     assert error.value.code == 143  # 128 + SIGTERM
     assert server.cancelled == [JOB]
     assert signal.getsignal(signal.SIGTERM) is before

@@ -32,17 +32,6 @@ def test_every_node_prints_its_number_and_end(capsys, node, end, line):
     assert log.current == node
 
 
-def test_callbacks_are_called_when_a_node_starts_and_finishes():
-    log, seen = NodeLog(verbose=False), []
-    log.on_start, log.on_finish = (
-        (lambda node: seen.append(f"{node} starts")),
-        (lambda node: seen.append(f"{node} ends")),
-    )
-    log.begin("Trainer")
-    log.end("Trainer", "done")
-    assert seen == ["Trainer starts", "Trainer ends"]
-
-
 @pytest.mark.parametrize(
     ("path", "level", "is_shown"),
     [

@@ -84,7 +84,7 @@ def test_a_run_leaves_no_temporary_files(small_run, monkeypatch):
     assert (tempfile.gettempdir(), os.environ.get("TMPDIR")) == before
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_run_pushes_a_model_then_uses_the_cache_then_compares_with_the_first(small_run):
     serving = Path(read_run_file(small_run).push_to)
     summary = run_locally(read_run_file(small_run))
@@ -127,7 +127,7 @@ def break_empty_split(data):
     (data / "annotations" / "test.json").write_text(json.dumps(text))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("break_data", "message"),
     [

@@ -10,7 +10,6 @@ from tfx.types import Channel
 from tfx.types.standard_artifacts import Examples, Model
 
 from detloom.components.resolvers.strategies import ProductionModelStrategy
-from detloom.pipelines.local.console import NodeLog
 from detloom.pipelines.local.tfx_hooks import observe_nodes
 
 
@@ -31,9 +30,7 @@ def run(tmp_path):
     """Run a pipeline of three nodes; return what was observed, and the error."""
 
     def call(number):
-        log, seen = NodeLog(verbose=False), []
-        log.begin = lambda node: seen.append(node)
-        log.end = lambda node, end: seen.append(f"{node} {end}")
+        seen = []
         gen = Gen(number=number)
         with tfx.dsl.Cond(gen.outputs["examples"].future()[0].custom_property("number") > 10):
             skipped = Skipped()
@@ -53,7 +50,7 @@ def run(tmp_path):
         )
         before = launcher.Launcher
         try:
-            with observe_nodes(log):
+            with observe_nodes(seen.append, lambda node, end: seen.append(f"{node} {end}")):
                 tfx.orchestration.LocalDagRunner().run(pipeline)
         except ValueError as error:
             seen.append(str(error))

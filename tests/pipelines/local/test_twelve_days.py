@@ -16,6 +16,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
+from message_server import serve_messages
 
 import detloom
 from detloom.components.pusher import component as pusher_executor
@@ -50,7 +51,6 @@ LOOK = {"DetectionExampleGen", "StatisticsGen", "ExampleValidator", "PreviousRep
 TRAINING = {"Trainer", "BaselineResolver", "DetectionEvaluator", "ModelCard", "Pusher", "TrainingRecord", "Notifier"}
 TRAINED = LOOK | {"RetrainDecision"} | TRAINING
 FIRST_BLESSED = "Blessed: There is no earlier blessed model to compare with"
-BLESSED = "Blessed: "
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,99 +82,53 @@ class Day:
     reason: str = ""
 
 
+SAME = "Blessed: AP 1.000 differs by +0.000 from the baseline's 1.000"
+BAD_DATA = "DatasetValidator failed: Data set validation failed: check boxes_in_splits"
+NO_NEW_SPAN = "skipped: no new span since span 2 (2026-03-02)."
+
+
+def pushed(span: int | None, training: str = "", **fields: Any) -> Day:
+    """Return a day with a new model; by default, with a new span as its reason and as good as the earlier one."""
+    fields = {"ran": TRAINED, "trained": ("starts",), "outcome": "pushed", "reason": SAME, **fields}
+    return Day(span=span, training=training or f"span {span} is new.", **fields)
+
+
 DAYS = [
-    Day(
-        span=1,
-        ran=TRAINED | {"ImportSchemaGen"},
-        trained=("starts",),
-        training="no training run has finished yet.",
-        outcome="pushed",
-        reason="Blessed: There is no earlier blessed model to compare with",
-    ),
-    Day(
-        span=2,
-        ran=TRAINED,
-        trained=("starts",),
-        training="span 2 is new.",
-        outcome="pushed",
-        reason="Blessed: AP 1.000 differs by +0.000 from the baseline's 1.000",
-    ),
+    pushed(1, "no training run has finished yet.", ran=TRAINED | {"ImportSchemaGen"}, reason=FIRST_BLESSED),
+    pushed(2),
     Day(  # empty
         ran={"PreviousReportResolver", "RetrainDecision", "SkipNotifier"},
-        training="skipped: no new span since span 2 (2026-03-02).",
+        training=NO_NEW_SPAN,
         outcome="skipped",
-        reason="Training is skipped: no new span since span 2 (2026-03-02).",
+        reason=f"Training is {NO_NEW_SPAN}",
     ),
-    Day(
-        span=3,
-        ran=TRAINED,
-        trained=("starts",),
-        training="span 3 is new.",
-        outcome="pushed",
-        reason="Blessed: AP 1.000 differs by +0.000 from the baseline's 1.000",
-    ),
+    pushed(3),
     Day(  # bad data
         span=4,
         labels={"without_boxes": "train"},
         ran=LOOK - {"ExampleValidator"},
-        error="DatasetValidator failed: Data set validation failed: check boxes_in_splits",
+        error=BAD_DATA,
         outcome="failed",
-        reason="DatasetValidator failed: Data set validation failed: check boxes_in_splits",
+        reason=BAD_DATA,
     ),
-    Day(  # still bad data, no new span
-        ran={"PreviousReportResolver", "DatasetValidator"},
-        error="DatasetValidator failed: Data set validation failed: check boxes_in_splits",
-        outcome="failed",
-        reason="DatasetValidator failed: Data set validation failed: check boxes_in_splits",
-    ),
-    Day(
-        span=5,
-        ran=TRAINED,
-        trained=("starts",),
-        training="span 5 is new.",
-        outcome="pushed",
-        reason="Blessed: AP 1.000 differs by +0.000 from the baseline's 1.000",
-    ),
-    Day(  # a worse model
-        span=6,
-        labels={"labels_below": 16},
-        ran=TRAINED,
-        trained=("starts",),
-        training="span 6 is new.",
-        outcome="refused",
-        reason="Not blessed: ",
-    ),
+    # still bad data, no new span
+    Day(ran={"PreviousReportResolver", "DatasetValidator"}, error=BAD_DATA, outcome="failed", reason=BAD_DATA),
+    pushed(5),
+    pushed(6, labels={"labels_below": 16}, outcome="refused", reason="Not blessed: "),  # a worse model
     Day(span=7, is_killed=True, ran=LOOK | {"RetrainDecision", "Trainer"}, trained=("starts",)),
-    Day(
-        ran={"PreviousReportResolver"} | TRAINING,
-        trained=("resumes",),
-        training="span 7 is new.",
-        outcome="pushed",
-        reason="Blessed: AP 1.000 differs by +0.000 from the baseline's 1.000",
-    ),
-    Day(
+    pushed(None, "span 7 is new.", ran={"PreviousReportResolver"} | TRAINING, trained=("resumes",)),
+    pushed(
+        None,
+        "model and training changed after the last training run (2026-03-10).",
         edit=("num_steps: 8", "num_steps: 9"),
         ran={"PreviousReportResolver", "RetrainDecision"} | TRAINING,
-        trained=("starts",),
-        training="model and training changed after the last training run (2026-03-10).",
-        outcome="pushed",
-        reason="Blessed: AP 1.000 differs by +0.000 from the baseline's 1.000",
     ),
-    Day(
-        span=8,
-        ran=TRAINED,
-        trained=("starts",),
-        training="span 8 is new.",
-        outcome="pushed",
-        reason="Blessed: AP 1.000 differs by +0.000 from the baseline's 1.000",
-    ),
+    pushed(8),
 ]
 
 
 @pytest.fixture
 def server(monkeypatch):
-    from fake_training.message_server import serve_messages
-
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     with serve_messages() as server:

@@ -48,7 +48,6 @@ class FakeVertex:
     done_anyway: set[str] = field(default_factory=set)
     calls: list[str] = field(default_factory=list)
     deadlines: list[float] = field(default_factory=list)
-    requests: list[Any] = field(default_factory=list)
     _schedule_ids: Iterator[int] = field(default_factory=lambda: itertools.count(1000))
 
     def __enter__(self) -> "FakeVertex":
@@ -117,7 +116,6 @@ class FakeVertex:
     def _handler(self, name: str, request: Any, answer: Any, function: Any) -> Any:
         def call(message: Any, context: grpc.ServicerContext) -> Any:
             self.calls.append(name)
-            self.requests.append(message)
             self.deadlines.append(context.time_remaining())
             pending = self.failures.get(name, [])
             code, said = pending.pop(0) if pending else (None, "")

@@ -1,1 +1,1 @@
-"""A fast fake of training, data for it, and a server that stores notifications."""
+"""A fast fake of training, and data for it."""

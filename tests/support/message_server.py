@@ -9,15 +9,15 @@ from typing import Any
 
 
 class MessageServer:
-    """A server that stores the messages it receives.
+    """A server that stores the messages it receives, with the path of each request.
 
     Attributes:
         messages: received since the last call of `take`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, url: str) -> None:
         self.messages: list[dict[str, Any]] = []
-        self.url = ""
+        self.url = url
 
     def take(self) -> list[dict[str, Any]]:
         taken, self.messages[:] = list(self.messages), []
@@ -25,24 +25,23 @@ class MessageServer:
 
 
 @contextmanager
-def serve_messages() -> Iterator[MessageServer]:
+def serve_messages(path: str = "hook") -> Iterator[MessageServer]:
     """Run a server at a free port of 127.0.0.1."""
-    kept = MessageServer()
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            kept.messages.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            received.messages.append({**json.loads(body), "path": self.path})
             self.send_response(200)
             self.end_headers()
 
         def log_message(self, *_: Any) -> None:
             pass
 
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    kept.url = f"http://127.0.0.1:{server.server_address[1]}/hook"
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield kept
-    finally:
-        server.shutdown()
-        server.server_close()
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        received = MessageServer(f"http://127.0.0.1:{server.server_port}/{path}")
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield received
+        finally:
+            server.shutdown()
