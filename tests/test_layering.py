@@ -22,7 +22,7 @@ ROOMS = {
     "evaluation_requirements similarity example_gen dataset_validator evaluator model_card pusher retrain notifier "
     "resolvers notebooks __init__",
     "pipelines": "samples dag check_learned_columns check_config lineage predict serving compile container local init "
-    "find_examples validate_folder backends doctor manifests timer local_runner vertex_runner "
+    "find_examples validate_folder backends doctor manifests timer local_runner "
     "python_api kfp_components command_line commands cli",
 }
 # Roots that a layer must not import; of `schemas`, the only ones it may beside the standard library.

@@ -8,7 +8,6 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 from urllib.parse import quote
-from zoneinfo import ZoneInfo
 
 import kfp_server_api
 
@@ -319,8 +318,7 @@ class KubeflowBackend:
         trigger = getattr(recurring.trigger, "cron_schedule", None)
         is_active = str(recurring.status) == "ENABLED"
         cron = str(getattr(trigger, "cron", None) or "-")
-        start, end = utc_time(getattr(trigger, "start_time", None)), utc_time(getattr(trigger, "end_time", None))
-        following = next_cluster_time(cron, self._settings.schedule_timezone, start, end)
+        end = utc_time(getattr(trigger, "end_time", None))
         is_over = end is not None and end < datetime.now(timezone.utc)
         return ScheduleStatus(
             schedule_id=str(recurring.recurring_run_id),
@@ -328,7 +326,6 @@ class KubeflowBackend:
             state="completed" if is_over else "active" if is_active else "paused",
             cron=cron,
             link=f"{self._settings.host.rstrip('/')}/#/recurringrun/details/{recurring.recurring_run_id}",
-            next_time=following if is_active else None,
             last_run=last_run,
         )
 
@@ -431,9 +428,6 @@ def utc_time(value: datetime | None) -> datetime | None:
     return value if value.tzinfo else value.replace(tzinfo=timezone.utc)
 
 
-# --- times in the format of Kubeflow Pipelines' scheduled workflow controller ---
-
-
 def cluster_cron(cron: str) -> str:
     """Convert five fields to six; Sunday as 7 becomes 0 (robfig/cron, v1.2.0, spec.go, dow).
 
@@ -458,19 +452,3 @@ def _cluster_weekdays(field: str) -> str:
     if any("7" in part or "*" in part for part in days):
         days = [str(day) for day in sorted(parse_cron(f"* * * * {','.join(days)}").weekdays)]
     return ",".join(stars + days)
-
-
-def next_cluster_time(cron: str, zone: str, start: datetime | None, end: datetime | None) -> datetime | None:
-    """Return the next time of a schedule, which the API does not report; None if it has ended or cannot be parsed."""
-    seconds, _, fields = cron.replace("?", "*").partition(" ")
-    try:
-        times = parse_cron(fields)
-    except InputError:
-        return None
-    if seconds != "0":
-        return None
-    after = max(datetime.now(timezone.utc), start or datetime.min.replace(tzinfo=timezone.utc))
-    following = times.next_after(after.astimezone(ZoneInfo(zone)))
-    if following is None or (end is not None and following > end):
-        return None
-    return following.astimezone(timezone.utc)

@@ -62,7 +62,7 @@ class ScheduleStatus:
 
     Attributes:
         cron: the expression in the backend's format.
-        next_time: start of the next run; None if paused, completed or unknown.
+        next_time: start of the next run; None if it is paused or completed, and on Kubeflow, which does not report it.
         last_run: the latest run of the schedule.
     """
 

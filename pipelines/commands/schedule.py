@@ -73,8 +73,7 @@ def create(remote: RemoteRun, job_file: Path | None, name: str, is_replacing: bo
 def list_(remote: RemoteRun, is_all: bool, as_json: bool) -> None:
     """List the schedules of a pipeline.
 
-    The list has state, next time, last run and id. Kubeflow does not report the next time; it is computed from the
-    expression and `kubeflow.schedule_timezone`.
+    The list has state, next time, last run and id. Kubeflow does not report the next time.
     """
     from detloom.pipelines.backends.run_status import format_schedules, to_plain
 

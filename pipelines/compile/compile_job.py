@@ -1,10 +1,8 @@
 """Compile the pipeline to a job for Vertex AI or open-source Kubeflow Pipelines: TFX's compiler, then edits."""
 
 import json
-import os
 import re
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 import tfx.version
@@ -13,7 +11,6 @@ from google.protobuf import json_format
 from kfp.pipeline_spec import pipeline_spec_pb2
 from tfx.orchestration.kubeflow.decorators import FinalStatusStr
 from tfx.orchestration.kubeflow.v2.kubeflow_v2_dag_runner import KubeflowV2DagRunner, KubeflowV2DagRunnerConfig
-from tfx.orchestration.pipeline import Pipeline
 
 import detloom
 from detloom.components.fingerprints import package_fingerprint
@@ -43,12 +40,7 @@ from detloom.pipelines.compile.spec_edits import (
     uncached_nodes,
 )
 from detloom.pipelines.dag.create_pipeline import create_pipeline, notifier_params, place_node
-from detloom.pipelines.samples.sample_run_file import RUN_FILE_VARIABLE, sample_run_file
-from detloom.schemas.errors import InputError
-from detloom.schemas.reading.redact import redact
-from detloom.schemas.reading.text_file import write_text_file
 from detloom.schemas.run_file.nodes import retry_of
-from detloom.schemas.run_file.read_run_file import read_run_file
 from detloom.schemas.run_file.run_file import Place, RunFile
 
 
@@ -63,18 +55,37 @@ def compile_job(run: RunFile, place: Place) -> str:
     Raises:
         InputError: for settings that the backend does not support.
     """
-    job = JobRunner(run, place).run(create_pipeline(run, place), write_out=False)
-    return format_job(run, place, job)
-
-
-def format_job(run: RunFile, place: Place, job: dict[str, Any]) -> str:
-    """Format the output of `JobRunner`."""
+    check_run(run, place)
+    job = _run_compiler(run, place)
+    spec = job["pipelineSpec"]
+    edit_spec(run, place, spec)
+    if run.vertex and run.vertex.labels and place == "vertex":
+        job["labels"] = {**job.get("labels", {}), **run.vertex.labels}
+    json_format.ParseDict(job, pipeline_spec_pb2.PipelineJob())
+    check_spec(spec)
+    check_parameters(spec, place)
     if place == "vertex":
         return format_json(job)
-    spec = job["pipelineSpec"]
+    shorten(spec)
+    check_spec(spec)
     platform = build_platform(run, executor_labels_of(spec), settings_by_node(spec))
     json_format.ParseDict(platform, pipeline_spec_pb2.PlatformSpec())
     return _header() + format_yaml([spec, platform]) + _SETTINGS + describe_settings(spec)
+
+
+def _run_compiler(run: RunFile, place: Place) -> dict[str, Any]:
+    """Return the PipelineJob of TFX's compiler, which is the same for both backends."""
+    image = getattr(run, place).image
+    commands = entrypoint_command(place)
+    config = KubeflowV2DagRunnerConfig(default_image=image, default_commands=commands, use_pipeline_spec_2_1=True)
+    runner = KubeflowV2DagRunner(config)
+    if run.notifications is not None and "failed" in run.notifications.events:
+        arguments = arguments_of(notifier_params(run, place))
+        handler = Notifier(**arguments, final_status=FinalStatusStr()).with_id("FailureNotifier")
+        place_node(run, handler, place)
+        runner.set_exit_handler(handler)
+    job: dict[str, Any] = runner.run(create_pipeline(run, place), write_out=False)
+    return job
 
 
 _SETTINGS = "# Settings of the tasks, which are packed in the parameter packed_settings:\n"
@@ -89,61 +100,6 @@ def _header() -> str:
         "An accelerator of the type ephemeral-storage is disk space in bytes: the format has no other field for it.",
     )
     return "".join(f"# {line}\n" for line in lines)
-
-
-class JobRunner(KubeflowV2DagRunner):
-    """TFX's runner of that name, which compiles for both backends, extended by edits of its output.
-
-    `tfx pipeline create --engine=vertex` replaces the method `run` of TFX's class with one that first sets the output
-    folder (tfx/tools/cli/handler/kubeflow_v2_dag_runner_patcher.py). `run` calls that method here, and the file written
-    there contains the edited job.
-    """
-
-    def __init__(self, run: RunFile, place: Place, output_filename: str = "") -> None:
-        """Store the run file, which was read for this place.
-
-        Args:
-            output_filename: name of the file in the current folder if `run` writes one.
-
-        Raises:
-            InputError: for settings that the backend does not support.
-        """
-        check_run(run, place)
-        settings = getattr(run, place)
-        config = KubeflowV2DagRunnerConfig(
-            default_image=settings.image, default_commands=entrypoint_command(place), use_pipeline_spec_2_1=True
-        )
-        super().__init__(config, output_filename=output_filename or None)
-        self._run, self._place = run, place
-        if run.notifications is not None and "failed" in run.notifications.events:
-            arguments = arguments_of(notifier_params(run, place))
-            handler = Notifier(**arguments, final_status=FinalStatusStr()).with_id("FailureNotifier")
-            place_node(run, handler, place)
-            self.set_exit_handler(handler)
-
-    def run(
-        self, pipeline: Pipeline, parameter_values: dict[str, Any] | None = None, write_out: bool | None = True
-    ) -> dict[str, Any]:
-        """Return the edited PipelineJob; `format_job` converts it to text."""
-        job = super().run(pipeline, parameter_values, write_out=False)
-        edit_spec(self._run, self._place, job["pipelineSpec"])
-        if self._place == "vertex" and self._run.vertex and self._run.vertex.labels:
-            job["labels"] = {**job.get("labels", {}), **self._run.vertex.labels}
-        json_format.ParseDict(job, pipeline_spec_pb2.PipelineJob())
-        check_spec(job["pipelineSpec"])
-        check_parameters(job["pipelineSpec"], self._place)
-        if self._place == "kubeflow":
-            shorten(job["pipelineSpec"])
-            check_spec(job["pipelineSpec"])
-        if write_out:
-            self.output_path.parent.mkdir(parents=True, exist_ok=True)
-            write_text_file(self.output_path, format_job(self._run, self._place, job))
-        return job
-
-    @property
-    def output_path(self) -> Path:
-        """Return the path that `run` writes; under the tfx command line it is known only after the run."""
-        return Path(self._output_dir, self._output_filename)
 
 
 def edit_spec(run: RunFile, place: Place, spec: Spec) -> None:
@@ -195,24 +151,3 @@ def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 
 
 _Dumper.add_representer(str, _represent_text)
-
-
-def compile_run_file() -> Path:
-    """Compile the run file that DETLOOM_RUN_FILE names for Vertex AI.
-
-    The job is written to `<name>.json` in the current folder, unless the tfx command line sets another path.
-
-    Raises:
-        InputError: for a mistake in the file, an unsupported setting, or a run file that has the output's name.
-    """
-    named = os.environ.get(RUN_FILE_VARIABLE)
-    path = Path(named) if named else sample_run_file("demo")
-    run = read_run_file(path, place="vertex")
-    runner = JobRunner(run, "vertex", f"{run.name}.json")
-    output = runner.output_path
-    if output.exists() and output.samefile(path):
-        raise InputError(
-            f"{redact(str(path))}: the job would overwrite this run file; rename it, or compile it in another folder."
-        )
-    runner.run(create_pipeline(run, "vertex"))
-    return runner.output_path

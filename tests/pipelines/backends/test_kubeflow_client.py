@@ -13,7 +13,6 @@ from detloom.pipelines.backends.kubeflow_client import (
     KubeflowBackend,
     cluster_cron,
     known_tasks,
-    next_cluster_time,
     utc_time,
 )
 from detloom.pipelines.backends.run_status import planned_tasks, start_of
@@ -248,7 +247,6 @@ def test_a_schedule_is_a_recurring_run(cluster, backend, job):
     assert (recurring.no_catchup, int(recurring.max_concurrency), recurring.mode) == (True, 2, "ENABLE")
     assert recurring.pipeline_spec["pipeline_spec"]["pipelineInfo"] == {"name": "cells"}
     assert (created.schedule_id, created.name, created.state) == (recurring.recurring_run_id, "nightly", "active")
-    assert created.next_time == datetime(2099, 2, 1, 3, tzinfo=timezone.utc)  # the first Sunday from then on
     assert created.link == f"{cluster.host}/#/recurringrun/details/{created.schedule_id}"
 
 
@@ -278,7 +276,7 @@ def test_schedules_are_paused_resumed_and_deleted(cluster, backend, job):
     schedule_id = backend.create_schedule(job, Schedule(cron="0 3 * * *"), "nightly").schedule_id
     backend.pause_schedule(schedule_id)
     (paused,) = backend.list_schedules()
-    assert (paused.state, paused.next_time) == ("paused", None)
+    assert paused.state == "paused"
     backend.resume_schedule(schedule_id, catch_up=True)
     assert backend.list_schedules()[0].state == "active"
     backend.delete_schedule(schedule_id)
@@ -339,8 +337,7 @@ def test_own_schedules_contain_their_last_run(cluster, backend, job):
 
 def test_a_schedule_with_a_past_end_is_completed(cluster, backend, job):
     backend.create_schedule(job, Schedule(cron="0 3 * * *", end="2020-01-01"), "nightly")
-    (found,) = backend.list_schedules()
-    assert (found.state, found.next_time) == ("completed", None)
+    assert [each.state for each in backend.list_schedules()] == ["completed"]
 
 
 def test_a_response_without_fields_does_not_crash(cluster, backend):
@@ -418,9 +415,6 @@ def test_the_years_1_and_1970_mean_a_missing_time():
     assert utc_time(datetime(2026, 1, 31, 3, 0)) == START
 
 
-FAR = datetime(2099, 6, 30, 12, 0, tzinfo=timezone.utc)
-
-
 @pytest.mark.parametrize(
     ("cron", "six"),
     [
@@ -449,18 +443,3 @@ def test_the_start_can_be_the_first_time():
 def test_a_start_in_the_past_is_dropped_to_avoid_catching_up():
     assert start_of(Schedule(cron="0 3 * * *", start="2020-01-01")) is None
     assert start_of(Schedule(cron="0 3 * * *")) is None
-
-
-def test_the_next_time_is_in_the_clusters_time_zone():
-    assert next_cluster_time("0 0 3 * * *", "Europe/Berlin", FAR, None) == datetime(2099, 7, 1, 1, tzinfo=timezone.utc)
-    assert next_cluster_time("0 0 3 ? * *", "UTC", FAR, None) == datetime(2099, 7, 1, 3, tzinfo=timezone.utc)
-    following = next_cluster_time("0 * * * * *", "UTC", None, None)
-    assert following is not None
-    assert 0 <= (following - datetime.now(timezone.utc)).total_seconds() < 61
-
-
-def test_there_is_no_next_time_after_the_end_or_for_unsupported_expressions():
-    assert next_cluster_time("0 0 3 * * *", "UTC", FAR, FAR) is None
-    assert next_cluster_time("30 0 3 * * *", "UTC", None, None) is None
-    assert next_cluster_time("@daily", "UTC", None, None) is None
-    assert next_cluster_time("-", "UTC", None, None) is None
