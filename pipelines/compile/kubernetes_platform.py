@@ -34,21 +34,20 @@ NOTIFIER_NODES = ("Notifier", "SkipNotifier", "FailureNotifier")
 TRAINING_NODES = ("Trainer", "Tuner")
 
 
-def build_platform(run: RunFile, executors: Mapping[str, Sequence[str]], settings: Mapping[str, str]) -> dict[str, Any]:
+def build_platform(run: RunFile, executors: Mapping[str, str], settings: Mapping[str, str]) -> dict[str, Any]:
     """Return the platform document.
 
     Args:
-        executors: labels of the executors in the pipeline spec, by node id.
+        executors: label of the executor in the pipeline spec, by node id.
         settings: all values that a node gets, as one text, by node id; a path in it decides which volumes it needs.
 
     Raises:
         InputError: for contradictory settings.
     """
-    entries: dict[str, Any] = {}
-    for node_id, labels in executors.items():
-        entry = _executor_entry(run, node_id, settings.get(node_id, ""))
-        entries.update({label: entry for label in labels if entry})
-    return {"platforms": {"kubernetes": {"deploymentSpec": {"executors": dict(sorted(entries.items()))}}}}
+    entries = {}
+    for node_id, label in sorted(executors.items(), key=lambda item: item[1]):
+        entries[label] = _executor_entry(run, node_id, settings.get(node_id, ""))
+    return {"platforms": {"kubernetes": {"deploymentSpec": {"executors": entries}}}}
 
 
 def environment_of(run: RunFile, node_id: str, place: Place) -> dict[str, str]:

@@ -45,9 +45,9 @@ def containers_of(spec: Spec) -> dict[str, Spec]:
     }
 
 
-def executor_labels_of(spec: Spec) -> dict[str, list[str]]:
-    """Return the executor labels of each container by node."""
-    return {name: [spec["components"][name]["executorLabel"]] for name in containers_of(spec)}
+def executor_labels_of(spec: Spec) -> dict[str, str]:
+    """Return the executor label of each container by node."""
+    return {name: spec["components"][name]["executorLabel"] for name in containers_of(spec)}
 
 
 def check_spec(spec: Spec) -> None:

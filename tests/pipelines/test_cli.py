@@ -73,15 +73,6 @@ def test_each_command_is_in_one_section_of_the_help():
     assert titles == ["Options", *SECTIONS]
 
 
-@pytest.mark.parametrize("path", [(), ("config",), ("schedule",)], ids=" ".join)
-def test_no_help_text_of_a_command_is_cut_off_at_80_columns(path):
-    output = CliRunner().invoke(cli, [*path, "--help"], terminal_width=80).output
-    for name, command in find_command(path).commands.items():
-        (line,) = [line for line in output.splitlines() if line.startswith(f"  {name} ")]
-        first_sentence = command.help.partition(".\n")[0].removesuffix(".")
-        assert line.split(maxsplit=1)[1].removesuffix(".") == first_sentence
-
-
 def test_ctrl_c_ends_a_command_with_130(monkeypatch):
     def interrupt(*args):
         raise KeyboardInterrupt

@@ -129,11 +129,6 @@ def states_of(status: dict[str, Any]) -> dict[str, str]:
     return {each["name"]: each["state"] for each in status["tasks"]}
 
 
-def seconds_of(status: dict[str, Any]) -> float:
-    """Return how long a run or task took."""
-    return (_moment(status["ended"]) - _moment(status["started"])).total_seconds()
-
-
 def overlap(one: dict[str, Any], other: dict[str, Any]) -> bool:
     """Return whether two runs ran at the same time."""
     return _moment(one["started"]) < _moment(other["ended"]) and _moment(other["started"]) < _moment(one["ended"])

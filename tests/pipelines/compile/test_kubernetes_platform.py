@@ -18,7 +18,7 @@ TPU = {"node": "Trainer", "accelerator": {"type": "tpu-v5e", "count": 4}}
 # The fields of the proto that are used: field -> (is repeated, fields of its message).
 def executors(run, **labels):
     texts = dict.fromkeys(labels.values(), '{"path": "/data/cells"}')
-    document = build_platform(run, {node: [f"{node}_executor"] for node in labels.values()}, texts)
+    document = build_platform(run, {node: f"{node}_executor" for node in labels.values()}, texts)
     assert list(document) == ["platforms"]
     assert list(document["platforms"]) == ["kubernetes"]
     return document["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
@@ -95,13 +95,8 @@ def test_containers_do_not_run_as_root(run_of):
     ],
 )
 def test_a_path_in_the_settings_decides_who_gets_a_volume(run_of, text, is_needed):
-    executors = build_platform(run_of(kubeflow=KUBEFLOW), {"Pusher": ["e"]}, {"Pusher": text})["platforms"]
+    executors = build_platform(run_of(kubeflow=KUBEFLOW), {"Pusher": "e"}, {"Pusher": text})["platforms"]
     assert ("pvcMount" in executors["kubernetes"]["deploymentSpec"]["executors"]["e"]) == is_needed
-
-
-def test_an_image_by_digest_is_taken_as_it_is(run_of):
-    image = f"registry.example.org/detloom@sha256:{'0' * 64}"
-    assert run_of(kubeflow={**KUBEFLOW, "image": image}).kubeflow.image == image
 
 
 def test_nodes_without_settings_get_only_image_policy_user_and_volumes(run_of):

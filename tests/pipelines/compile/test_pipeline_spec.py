@@ -40,7 +40,7 @@ def test_tasks_are_found_at_every_depth_and_containers_by_their_component():
     spec = make_spec()
     assert list(tasks_of(spec)) == ["Read", "Inner", "Find"]
     assert containers_of(spec) == {"Read": {"image": "i"}}
-    assert executor_labels_of(spec) == {"Read": ["read"]}
+    assert executor_labels_of(spec) == {"Read": "read"}
     check_spec(spec)
 
 

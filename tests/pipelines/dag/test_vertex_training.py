@@ -113,13 +113,6 @@ def test_the_rest_of_the_section_reaches_the_job(run_of):
     assert job.job_spec.worker_pool_specs[0].disk_spec.boot_disk_size_gb == 500
 
 
-def test_an_unknown_field_of_the_custom_job_is_detected(run_of):
-    config = custom_job_config(run_of(vertex={**VERTEX, "training": MACHINES["cpu"]}), "Trainer")
-    config["ai_platform_training_args"]["job_spec"]["worker_pools"] = []
-    with pytest.raises(ValueError, match="worker_pools"):
-        custom_job(config)
-
-
 def test_without_vertex_training_nothing_is_added(run_of):
     for run in (run_of(), run_of(vertex=VERTEX)):
         assert custom_job_config(run, "Trainer") == custom_job_config(run, "Tuner") == {}

@@ -12,18 +12,10 @@ from detloom.pipelines.local.summary import read_latest_run
 from detloom.schemas.run_file.read_run_file import read_run_file
 
 
-@pytest.fixture(
-    params=[pytest.param("folder", marks=pytest.mark.nightly), pytest.param("bucket", marks=pytest.mark.nightly)]
-)
-def serving(request, tmp_path):
-    """Return a folder, or the address of a bucket on a server like Cloud Storage."""
-    if request.param == "folder":
-        return str(tmp_path / "serving")
-    request.getfixturevalue("google_bucket")
-    return "gs://bucket/serving"
+@pytest.mark.nightly
+def test_after_a_rollback_the_served_model_is_the_baseline_and_the_other_does_not_return(small_run, tmp_path):
+    serving = str(tmp_path / "serving")
 
-
-def test_after_a_rollback_the_served_model_is_the_baseline_and_the_other_does_not_return(small_run, tmp_path, serving):
     def run(learning_rate: str) -> dict:
         text = small_run.read_text()
         before = text.partition("learning_rate: 0")[2].split("}")[0]
