@@ -69,7 +69,9 @@ def parse_job(text: str, place: Place, where: str) -> CompiledJob:
     for document in documents[1:]:
         platform.update(document)
     spec = _strictly(pipeline_spec_pb2.PipelineSpec(), job["pipelineSpec"], where)
-    if not spec.get("pipelineInfo", {}).get("name") or not spec.get("root", {}).get("dag", {}).get("tasks"):
+    name = spec.get("pipelineInfo", {}).get("name")
+    tasks = spec.get("root", {}).get("dag", {}).get("tasks")
+    if not name or not tasks:
         raise InputError(f"{where}: contains no pipeline with a name and tasks; `detloom compile` writes one.")
     runtime = job.get("runtimeConfig") or {}
     labels = job.get("labels") or {}

@@ -383,8 +383,12 @@ def known_tasks(run: Any, planned: Sequence[PlannedTask], error_of: Callable[[An
     for detail in sorted(_details(run), key=_by_attempt):  # "NAME" itself comes last
         nodes[base_name(str(detail.display_name))] = detail
     names = {task.name for task in planned} | {group for task in planned for group in task.groups}
-    known = {name: _status(name, nodes.get(name), nodes.get(name + DRIVER), error_of) for name in names}
-    return {name: status for name, status in known.items() if status is not None}
+    known: dict[str, TaskStatus] = {}
+    for name in names:
+        status = _status(name, nodes.get(name), nodes.get(name + DRIVER), error_of)
+        if status is not None:
+            known[name] = status
+    return known
 
 
 def _details(run: Any) -> Sequence[Any]:

@@ -119,7 +119,8 @@ def _in_order(tasks: Mapping[str, Any]) -> list[str]:
     """Return the names, each after its dependencies, otherwise sorted."""
     left, ordered = sorted(tasks), []
     while left:
-        ready = [name for name in left if not set(tasks[name].get("dependentTasks", ())) & set(left)]
+        waiting = {name for name in left if set(left).intersection(tasks[name].get("dependentTasks", ()))}
+        ready = [name for name in left if name not in waiting]
         ordered += ready or left  # the backend refuses a cycle
         left = [name for name in left if name not in ordered]
     return ordered
@@ -161,14 +162,17 @@ def format_runs(runs: Sequence[RunStatus], now: datetime) -> str:
         (each.run_id, _own_name(each), each.state, format_time(each.started), _lasted(each, now), each.link)
         for each in runs
     ]
+    table = [("run", "name", "state", "started", "took", "link"), *rows]
     if all(not row[1] for row in rows):  # the names are the ids
-        return format_table([("run", "state", "started", "took", "link"), *(row[:1] + row[2:] for row in rows)])
-    return format_table([("run", "name", "state", "started", "took", "link"), *rows])
+        return format_table([row[:1] + row[2:] for row in table])
+    return format_table(table)
 
 
 def format_run(run: RunStatus, now: datetime) -> str:
     """Format the state of a run and its tasks, and the errors of failed tasks."""
-    head = [("run", run.run_id), *([("name", _own_name(run))] if _own_name(run) else [])]
+    head = [("run", run.run_id)]
+    if name := _own_name(run):
+        head.append(("name", name))
     head += [
         ("state", run.state),
         ("started", format_time(run.started)),

@@ -98,7 +98,8 @@ class RemoteRun:
         except KeyboardInterrupt:
             click.echo(f"The run continues; to see it, run: {self.status_command(run_id)}", err=True)
             sys.exit(ExitCode.INTERRUPTED)
-        click.echo(json.dumps(to_plain(ended), indent=1) if as_json else format_run(ended, datetime.now(timezone.utc)))
+        now = datetime.now(timezone.utc)
+        click.echo(json.dumps(to_plain(ended), indent=1) if as_json else format_run(ended, now))
         sys.exit(ExitCode.DONE if ended.state == "succeeded" else ExitCode.FAILED)
 
     def status_command(self, run_id: str) -> str:

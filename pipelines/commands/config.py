@@ -97,9 +97,11 @@ def diff(one: str, other: str, settings: tuple[str, ...], as_json: bool) -> None
         click.echo(f"error: {error}", err=True)
         sys.exit(ExitCode.USAGE)
     if as_json:
-        click.echo(json.dumps([dict(zip(("key", "one", "other"), row, strict=True)) for row in rows], indent=1))
+        plain = [{"key": key, "one": left, "other": right} for key, left, right in rows]
+        click.echo(json.dumps(plain, indent=1))
     elif rows:
-        click.echo("\n".join(format_columns([(key, left, "->", right) for key, left, right in rows])))
+        cells = [(key, left, "->", right) for key, left, right in rows]
+        click.echo("\n".join(format_columns(cells)))
     else:
         click.echo("no difference")
     sys.exit(bool(rows))
@@ -142,7 +144,8 @@ def _format_check(check: "ConfigCheck") -> str:
         lines.append(f"  {check.error}")
     lines += _section("warnings", check.warnings)
     lines += _section("understood, but not trained by this version", check.not_trained)
-    for title, notes in (("refused", check.refused), ("ignored", check.ignored), ("mapped", check.mapped)):
+    notes_by_title = {"refused": check.refused, "ignored": check.ignored, "mapped": check.mapped}
+    for title, notes in notes_by_title.items():
         rows = [(_line(check, note.where), f"{note.path} = {note.value}", note.reason) for note in notes]
         lines += _section(title, format_columns(rows))
     values = [(f"{value.key} = {value.value}", _line(check, value.where)) for value in check.values]

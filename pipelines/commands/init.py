@@ -28,7 +28,8 @@ class Duration(click.ParamType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         match = _DURATION.fullmatch(str(value))
-        hours, minutes, seconds = (int(each or 0) for each in match.groups()) if match else (0, 0, 0)
+        parts = match.groups() if match else ("", "", "")
+        hours, minutes, seconds = (int(part or 0) for part in parts)
         total = 3600 * hours + 60 * minutes + seconds
         if not 0 < total <= 30 * 24 * 3600:
             self.fail(f"{value!r} is not a duration such as 20m, 90s or 1h30m, of at most 720h.", param, ctx)

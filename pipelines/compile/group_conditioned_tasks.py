@@ -69,7 +69,8 @@ def _fill_in(condition: str, keys: Mapping[_Source, str]) -> str:
     """Return the condition with the sources replaced by input names."""
     parts = _SOURCE.split(condition)  # text, task and output alternate
     inputs = [f"inputs.artifacts['{keys[source]}']" for source in zip(parts[1::3], parts[2::3], strict=True)]
-    return "".join(text + more for text, more in zip(parts[::3], [*inputs, ""], strict=True))
+    pairs = zip(parts[::3], [*inputs, ""], strict=True)
+    return "".join(text + more for text, more in pairs)
 
 
 def _sources(task: Spec) -> dict[str, _Source]:

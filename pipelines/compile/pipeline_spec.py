@@ -30,7 +30,8 @@ def tasks_of(spec: Spec) -> dict[str, Spec]:
     """Return every task of every DAG by name."""
     found: dict[str, Spec] = {}
     for dag in dags_of(spec):
-        assert not found.keys() & dag["tasks"].keys(), sorted(found.keys() & dag["tasks"].keys())
+        repeated = found.keys() & dag["tasks"].keys()
+        assert not repeated, sorted(repeated)
         found |= dag["tasks"]
     return found
 
@@ -65,7 +66,8 @@ def check_spec(spec: Spec) -> None:
             inputs = task.get("inputs", {})
             declared = component.get("inputDefinitions", {})
             for kind in ("artifacts", "parameters"):
-                assert inputs.get(kind, {}).keys() == declared.get(kind, {}).keys(), (name, kind)
+                given, expected = inputs.get(kind, {}), declared.get(kind, {})
+                assert given.keys() == expected.keys(), (name, kind)
             producers = {
                 source["taskOutputArtifact"]["producerTask"]
                 for source in inputs.get("artifacts", {}).values()

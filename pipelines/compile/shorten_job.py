@@ -65,7 +65,8 @@ def constants_of(task: Spec) -> dict[str, Any]:
     sources = task.get("inputs", {}).get("parameters", {})
     found = {name: each["runtimeValue"]["constant"] for name, each in sources.items() if "runtimeValue" in each}
     packed = found.pop(PACKED, None)
-    return found if packed is None else {**found, **{name: value for name, (_, value) in unpack(packed).items()}}
+    settings = {} if packed is None else unpack(packed)
+    return {**found, **{name: value for name, (_, value) in settings.items()}}
 
 
 def settings_by_node(spec: Spec) -> dict[str, str]:

@@ -167,8 +167,9 @@ def _check_argo(node_id: str, retry: Retry, longest: float) -> None:
 def set_environment(spec: Spec, environments: Mapping[str, Mapping[str, str]]) -> None:
     """Set environment variables of these nodes' containers."""
     for name, container in containers_of(spec).items():
-        if environments.get(name):
-            container["env"] = [{"name": key, "value": value} for key, value in sorted(environments[name].items())]
+        environment = sorted(environments.get(name, {}).items())
+        if environment:
+            container["env"] = [{"name": key, "value": value} for key, value in environment]
 
 
 def name_system_types(spec: Spec) -> None:

@@ -96,7 +96,9 @@ def node_name(executor_input: Any, task: Task) -> str:
     parts = (uris[0] if uris else outputs.output_file).split("/")
     if len(parts) < 6:  # scheme, empty part, bucket and the three parts
         return task.executor_class_path
-    return parts[-3] if task.place == "kubeflow" else parts[-2].rpartition("_")[0] or parts[-2]
+    if task.place == "kubeflow":
+        return parts[-3]
+    return parts[-2].rpartition("_")[0] or parts[-2]
 
 
 def log_start(task: Task, node: str) -> None:

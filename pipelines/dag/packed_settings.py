@@ -39,7 +39,8 @@ def unpack(text: str) -> Settings:
     """
     try:
         content = zlib.decompressobj().decompress(base64.urlsafe_b64decode(text), _MAX_BYTES)
-        return {str(name): (str(kind), value) for name, (kind, value) in json.loads(content).items()}
+        settings = json.loads(content)
+        return {str(name): (str(kind), value) for name, (kind, value) in settings.items()}
     except (binascii.Error, zlib.error, ValueError, TypeError, AttributeError, RecursionError):
         raise InputError(f"{PACKED}: this is not a text that `detloom compile` wrote; compile the job again.") from None
 

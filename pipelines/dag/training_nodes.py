@@ -156,7 +156,8 @@ def training_hash(run: RunFile) -> str:
         "evaluator": to_canonical_json(run.evaluator),
         "gates": to_canonical_json(run.gates),
     }
-    return json.dumps({name: hashlib.sha256(text.encode()).hexdigest()[:16] for name, text in parts.items()})
+    hashes = {name: hashlib.sha256(text.encode()).hexdigest()[:16] for name, text in parts.items()}
+    return json.dumps(hashes)
 
 
 def training_settings(config: TrainEvalConfig, strategy: Strategy) -> dict[str, str]:

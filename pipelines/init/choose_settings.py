@@ -198,9 +198,11 @@ def _choose_input(scan: DataScan, quality: Quality, reasons: dict[str, str]) -> 
 
 
 def _choose_anchors(scan: DataScan, input_hw: tuple[int, int], reasons: dict[str, str]) -> MultiscaleAnchorGenerator:
-    boxes = (scan.boxes * np.array([*input_hw, *input_hw]))[:: max(1, len(scan.boxes) // recipes.MAX_FITTED_BOXES)]
+    every = max(1, len(scan.boxes) // recipes.MAX_FITTED_BOXES)
+    boxes = (scan.boxes * np.array([*input_hw, *input_hw]))[::every]
     hw = np.tile(np.array(input_hw, np.int64), (len(boxes), 1))
-    large = np.quantile(np.sqrt((boxes[:, 2:] - boxes[:, :2]).prod(axis=1)), _LARGE_OBJECT_SHARE)
+    sides = np.sqrt((boxes[:, 2:] - boxes[:, :2]).prod(axis=1))
+    large = np.quantile(sides, _LARGE_OBJECT_SHARE)
     start = recipes.ANCHORS
     if large > recipes.LARGE_OBJECT_SIDE_PX:
         start = replace(start, max_level=recipes.MAX_LEVEL_OF_LARGE_OBJECTS)

@@ -145,7 +145,8 @@ def _find_named(named: _NamedInputs) -> tuple[Path, dict[str, str]]:
             )
         found[section] = path
     root = Path(os.path.commonpath([path.parent for path in found.values()]))
-    if any(path.parent != root and path.parent.parent != root for path in found.values()) or root == Path("/"):
+    is_deep = any(path.parent != root and path.parent.parent != root for path in found.values())
+    if is_deep or root == Path("/"):
         links = " && ".join(
             f"ln -s {shlex.quote(str(path.parent))} records/{name}"
             for name, path in zip(("train", "eval"), found.values(), strict=False)

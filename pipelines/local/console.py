@@ -96,7 +96,8 @@ def format_next(*words: object) -> str:
 def format_columns(rows: Sequence[Sequence[str]]) -> list[str]:
     """Return one line per row; every column except the last is padded to its longest cell."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    padded = ([f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)] for row in rows)
+    return ["  ".join(cells).rstrip() for cells in padded]
 
 
 def format_table(rows: Sequence[Sequence[str]]) -> str:

@@ -94,7 +94,8 @@ def _check_outputs(run: RunFile) -> None:
     """Raise InputError for a folder or an address that only a node after the training would find unusable."""
     from detloom.components.storage.storage import open_storage
 
-    for field, address in (("push_to", run.push_to), ("retrain.records", run.retrain.records if run.retrain else "")):
+    addresses = {"push_to": run.push_to, "retrain.records": run.retrain.records if run.retrain else ""}
+    for field, address in addresses.items():
         if not address:
             continue
         try:
