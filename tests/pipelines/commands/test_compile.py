@@ -83,7 +83,7 @@ def test_a_failed_write_keeps_the_old_file(run_file, monkeypatch):
     def fail(path, text):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("detloom.pipelines.compile.compile_job.write_text_file", fail)
+    monkeypatch.setattr("detloom.pipelines.commands.compile.write_text_file", fail)
     result = CliRunner().invoke(cli, ["compile", str(run_file)])
     assert isinstance(result.exception, OSError)
     assert Path("cells.json").read_text() == "old"
