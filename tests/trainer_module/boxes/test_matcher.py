@@ -17,7 +17,7 @@ def match(iou_GA, matcher: ArgMaxMatcher | None = None, is_box=None, is_forced=N
     iou_BGA = tf.constant([iou_GA], tf.float32)
     is_box_BG = tf.constant([is_box or [True] * len(iou_GA)])
     is_forced_BG = tf.constant([is_forced or [True] * len(iou_GA)]) & is_box_BG
-    return tf.function(match_batch)(matcher or ArgMaxMatcher(), iou_BGA, is_box_BG, is_forced_BG)[0].numpy().tolist()
+    return match_batch(matcher or ArgMaxMatcher(), iou_BGA, is_box_BG, is_forced_BG)[0].numpy().tolist()
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from detloom.trainer_module.boxes.masks import decode_mask
 from detloom.trainer_module.export.predict import (
     LoadedSignature,
     check_signature,
+    find_saved_model,
     has_pixel_boxes,
     load_exported_detector,
     read_keypoints,
@@ -102,17 +103,13 @@ def test_a_contract_that_is_no_json_object_is_refused(model_dir, tmp_path, conte
 
 
 @pytest.mark.reliability("kill", "serve")
-def test_the_highest_complete_version_is_taken(model_dir, tmp_path):
-    for version in ("9", "10"):
-        shutil.copytree(model_dir, tmp_path / version)
-    (tmp_path / "11").mkdir()
-    (tmp_path / ".push-12").mkdir()
-    assert load_exported_detector(tmp_path).model_dir == str(tmp_path / "10")
-
-
-def test_a_model_artifact_is_taken(model_dir, tmp_path):
-    shutil.copytree(model_dir, tmp_path / "Format-Serving")
-    assert load_exported_detector(tmp_path).model_dir == str(tmp_path / "Format-Serving")
+def test_the_highest_complete_version_or_the_model_of_an_artifact_is_taken(tmp_path):
+    for folder in ("9", "10", "11", ".push-12", "model/Format-Serving"):
+        (tmp_path / folder).mkdir(parents=True)
+    for folder in ("9", "10", "model/Format-Serving"):
+        (tmp_path / folder / "saved_model.pb").touch()
+    assert find_saved_model(tmp_path) == tmp_path / "10"
+    assert find_saved_model(tmp_path / "model") == tmp_path / "model/Format-Serving"
 
 
 def test_a_folder_without_model_is_refused(tmp_path):
@@ -123,25 +120,20 @@ def test_a_folder_without_model_is_refused(tmp_path):
 
 
 @pytest.mark.reliability("torn file", "serve")
-def test_a_file_that_is_not_a_saved_model_is_refused(model_dir, tmp_path):
+@pytest.mark.parametrize(
+    ("damaged", "content", "message"),
+    [
+        ("saved_model.pb", b"\xff\xff\xff", r"saved_model\.pb: not a SavedModel"),
+        ("variables/variables.index", None, "model: the SavedModel cannot be loaded"),
+        ("assets/label_map.pbtxt", None, "label map cannot be read"),
+    ],
+)
+def test_a_model_with_a_damaged_or_missing_file_is_refused(model_dir, tmp_path, damaged, content, message):
     shutil.copytree(model_dir, tmp_path / "model")
-    (tmp_path / "model" / "saved_model.pb").write_bytes(b"\xff\xff\xff")
-    with pytest.raises(InputError, match=r"saved_model\.pb: not a SavedModel"):
-        load_exported_detector(tmp_path / "model")
-
-
-@pytest.mark.reliability("torn file", "serve")
-def test_a_model_without_its_weights_is_refused(model_dir, tmp_path):
-    shutil.copytree(model_dir, tmp_path / "model")
-    shutil.rmtree(tmp_path / "model" / "variables")
-    with pytest.raises(InputError, match="model: the SavedModel cannot be loaded"):
-        load_exported_detector(tmp_path / "model")
-
-
-def test_a_model_without_label_map_is_refused(model_dir, tmp_path):
-    shutil.copytree(model_dir, tmp_path / "model")
-    (tmp_path / "model" / "assets" / "label_map.pbtxt").unlink()
-    with pytest.raises(InputError, match="label map cannot be read"):
+    (tmp_path / "model" / damaged).unlink()
+    if content is not None:
+        (tmp_path / "model" / damaged).write_bytes(content)
+    with pytest.raises(InputError, match=message):
         load_exported_detector(tmp_path / "model")
 
 

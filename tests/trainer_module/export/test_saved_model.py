@@ -44,8 +44,12 @@ def model_dir(detector, tiny_config, tmp_path_factory):
     return folder
 
 
-def test_every_signature_accepts_any_batch_size(model_dir, make_example):
-    loaded = tf.saved_model.load(str(model_dir))
+@pytest.fixture(scope="module")
+def loaded(model_dir):
+    return tf.saved_model.load(str(model_dir))
+
+
+def test_every_signature_accepts_any_batch_size(loaded, make_example):
     for batch_size in (1, 3):
         images = tf.zeros([batch_size, 50, 70, 3], tf.uint8)
         outputs = loaded.signatures[names.SIGNATURE_IMAGES](input_tensor=images)
@@ -109,8 +113,7 @@ def test_label_map_configuration_and_contract_are_in_the_assets(model_dir, tiny_
     assert contract["versions"]["tensorflow"] == tf.__version__
 
 
-def test_tensorflow_serving_finds_a_warm_up_request_for_each_signature(model_dir):
-    loaded = tf.saved_model.load(str(model_dir))
+def test_tensorflow_serving_finds_a_warm_up_request_for_each_signature(model_dir, loaded):
     asked = []
     for record in tf.data.TFRecordDataset(str(model_dir / names.WARM_UP_FILE)).as_numpy_iterator():
         request = prediction_log_pb2.PredictionLog.FromString(record).predict_log.request
@@ -146,10 +149,11 @@ def test_an_exported_model_restores_into_a_detector_of_other_classes(model_dir, 
 
 
 @pytest.fixture
-def check_with_bias(model_dir, detector):
+def check_with_bias(model_dir, loaded, detector, monkeypatch):
     """Return a function that compares the written model with the one in memory after a change of its box offsets."""
     bias = detector.network.get_layer("head_offsets").bias
     before = bias.numpy()
+    monkeypatch.setattr(tf.saved_model, "load", lambda folder: loaded)
 
     def call(value):
         bias.assign(tf.fill(bias.shape, value))
@@ -159,17 +163,16 @@ def check_with_bias(model_dir, detector):
     bias.assign(before)
 
 
-def test_an_export_that_differs_from_memory_is_refused(check_with_bias):
+@pytest.mark.usefixtures("eager")
+def test_an_export_that_differs_from_memory_is_refused_unless_outputs_are_not_finite(check_with_bias, caplog):
     """The boxes of the exported model are now elsewhere."""
     with pytest.raises(RuntimeError, match="signature serving_default"):
         check_with_bias(1.0)
-
-
-def test_an_export_is_not_compared_with_outputs_that_are_not_finite(check_with_bias, caplog):
     check_with_bias(np.inf)
     assert "not finite" in caplog.text
 
 
+@pytest.mark.slow  # traces the function again
 def test_an_export_is_not_compared_with_detections_that_depend_on_rounding(check_with_bias, caplog, monkeypatch):
     def from_images(servable, images):
         outputs = plain(servable, images)
@@ -182,7 +185,7 @@ def test_an_export_is_not_compared_with_detections_that_depend_on_rounding(check
     assert "rounding changes the detections" in caplog.text
 
 
-@pytest.mark.slow  # another export
+@pytest.mark.nightly  # another export
 def test_a_model_that_detects_nothing_is_exported(tmp_path, tiny_config, changed):
     nms = "model.post_processing.batch_non_max_suppression"
     config = changed(tiny_config, {f"{nms}.score_threshold": 0.9999})

@@ -53,17 +53,12 @@ def examples(make_example):
 
 
 @pytest.fixture(scope="module")
-def settings():
-    return Export(tflite=("float32", "float16", "int8"), tflite_max_detections=10, tflite_calibration_images=3)
-
-
-@pytest.fixture(scope="module")
-def exported(tiny_config, settings, examples, tmp_path_factory, write_records, make_spread_detector):
-    folder = tmp_path_factory.mktemp("tflite")
-    shard = write_records(folder / "data_tfrecord-00000-of-00001", examples)
+def exported(tiny_config, tmp_path_factory, make_spread_detector):
+    folder = tmp_path_factory.mktemp("tflite") / "Format-TFLite"
     detector = make_spread_detector(tiny_config.model, LABEL_MAP)
-    export_tflite(detector, tiny_config, settings, [str(shard)], folder / "Format-TFLite")
-    return detector, folder / "Format-TFLite"
+    settings = Export(tflite=("float32", "float16"), tflite_max_detections=10)
+    export_tflite(detector, tiny_config, settings, [], folder)
+    return detector, folder
 
 
 def test_float_files_equal_the_model_in_memory(exported, examples):
@@ -75,31 +70,31 @@ def test_float_files_equal_the_model_in_memory(exported, examples):
             assert set(found[2]) <= {2, 5}
 
 
-def test_the_8_bit_file_takes_unchanged_colors(exported, examples):
-    _, folder = exported
-    interpreter = tf.lite.Interpreter(str(folder / "int8.tflite"))
+@pytest.mark.slow  # two conversions in other processes
+def test_the_8_bit_file_takes_unchanged_colors_and_a_diverged_model_is_refused(
+    exported, tiny_config, examples, tmp_path, write_records, make_spread_detector
+):
+    """TensorFlow's quantization would end the process of the diverged model."""
+    detector, folder = exported
+    shard = write_records(tmp_path / "data_tfrecord-00000-of-00001", examples)
+    settings = Export(tflite=("int8",), tflite_max_detections=10, tflite_calibration_images=3)
+    (path,) = export_tflite(detector, tiny_config, settings, [str(shard)], tmp_path / "good")
+    interpreter = tf.lite.Interpreter(str(path))
     (details,) = interpreter.get_signature_runner("serving_default").get_input_details().values()
     assert details["dtype"] is np.uint8
     scale, zero_point = details["quantization"]
     assert (scale, zero_point) == (pytest.approx(1.0, abs=1e-4), 0)
-    boxes, scores, class_ids = columns_of(TfliteDetector(str(folder / "int8.tflite"))(examples)[0])
+    boxes, scores, class_ids = columns_of(TfliteDetector(str(path))(examples)[0])
     assert len(boxes) == len(scores) == len(class_ids) > 0
-    assert (folder / "int8.tflite").stat().st_size < (folder / "float32.tflite").stat().st_size
+    assert path.stat().st_size < (folder / "float32.tflite").stat().st_size
 
-
-@pytest.mark.slow  # a conversion in another process
-def test_a_diverged_model_is_refused_in_8_bits(
-    tiny_config, settings, examples, tmp_path, write_records, make_spread_detector
-):
-    """TensorFlow's quantization would end the process."""
-    shard = write_records(tmp_path / "data_tfrecord-00000-of-00001", examples)
     detector = make_spread_detector(tiny_config.model, LABEL_MAP)
     for variable in detector.network.trainable_variables:
         if "head" in variable.path:
             variable.assign(tf.fill(variable.shape, 3e38))
     with pytest.raises(RangesError, match=r"int8 .* crashed \(error: .*scale.*\)\. .* raise train"):
-        export_tflite(detector, tiny_config, replace(settings, tflite=("int8",)), [str(shard)], tmp_path / "lite")
-    assert [path.name for path in tmp_path.iterdir()] == [Path(shard).name]
+        export_tflite(detector, tiny_config, settings, [str(shard)], tmp_path / "bad")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [Path(shard).name, "good"]
 
 
 def test_metadata_labels_configuration_and_contract_are_in_the_file(exported):
@@ -132,6 +127,7 @@ def test_raw_outputs_are_suppressed_like_those_of_the_saved_model(
         assert share_found_again(detect_in_memory(detector, serialized), found) >= 0.9
 
 
+@pytest.mark.slow  # another conversion
 def test_boxes_in_the_padding_are_left_out_like_in_the_saved_model(
     tiny_config, examples, changed, tmp_path, make_spread_detector
 ):
@@ -163,18 +159,19 @@ def test_compressed_or_damaged_packed_files_are_refused(exported, tmp_path):
             TfliteDetector(str(tmp_path / f"{number}.tflite"))
 
 
-@pytest.mark.slow  # another conversion
-def test_soft_suppression_is_replaced_by_hard_suppression_with_a_warning(
+def test_soft_suppression_gives_a_warning_and_a_conversion_that_fails_leaves_no_folder(
     tiny_config, changed, tmp_path, caplog, make_spread_detector
 ):
     config = changed(tiny_config, {"model.post_processing.batch_non_max_suppression.soft_nms_sigma": 0.5})
-    settings = Export(tflite=("float32",))
-    export_tflite(make_spread_detector(config.model, LABEL_MAP), config, settings, [], tmp_path / "lite")
+    detector = make_spread_detector(config.model, LABEL_MAP)
+    with pytest.raises(InputError, match="int8 needs images of the training split"):
+        export_tflite(detector, config, Export(tflite=("int8",)), [], tmp_path / "lite")
+    assert not (tmp_path / "lite").exists()
     assert "soft" in caplog.text
     assert "0.6" in caplog.text
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_center_net_is_converted_with_its_decoding(
     center_net_configs, tiny_config, examples, tmp_path, make_spread_detector
 ):
@@ -192,13 +189,6 @@ def test_center_net_is_converted_with_its_decoding(
     # A square image has no padding. In padding the SavedModel does not look for peaks; the file does.
     assert len(found[0]) == len(expected[0]) == 20
     assert share_found_again(expected, found) >= 0.9
-
-
-def test_a_conversion_that_fails_leaves_no_folder(tiny_config, tmp_path, make_spread_detector):
-    detector = make_spread_detector(tiny_config.model, LABEL_MAP)
-    with pytest.raises(InputError, match="int8 needs images of the training split"):
-        export_tflite(detector, tiny_config, Export(tflite=("int8",)), [], tmp_path / "lite")
-    assert not (tmp_path / "lite").exists()
 
 
 def test_unsupported_conversions_are_refused_before_training(center_net_configs, tiny_config, changed):

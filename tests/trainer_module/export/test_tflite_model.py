@@ -18,10 +18,11 @@ _SPEC.loader.exec_module(tiny_detector)
 GREEN, RED = (0.2, 0.1, 0.5, 0.4), (0.6, 0.5, 0.9, 0.9)
 
 
-@pytest.mark.parametrize("dtype", [tf.uint8, tf.float32])
-@pytest.mark.parametrize("image_hw", [(60, 80), (120, 160)])
-def test_it_equals_the_saved_model(dtype, image_hw, make_example, tmp_path):
+@pytest.mark.parametrize(("dtype", "image_hw"), [(tf.uint8, (60, 80)), (tf.float32, (120, 160))])
+def test_it_equals_the_saved_model_and_refuses_an_invalid_image(dtype, image_hw, make_example, tmp_path):
     detector = TfliteDetector(str(tiny_detector.write_tiny_tflite(tmp_path / "a.tflite", dtype=dtype)))
+    with pytest.raises(InputError, match="the image: not a JPEG or PNG"):
+        detector([tf.train.Example().SerializeToString()])
     one, none = detector([make_example([RED], image_hw=image_hw, class_ids=[1]), make_example(image_hw=image_hw)])
     np.testing.assert_allclose(one[names.BOXES], [RED], atol=0.02)  # a pixel of 60
     assert one[names.SCORES].tolist() == [pytest.approx(0.9)]
@@ -40,9 +41,3 @@ def test_a_model_with_other_outputs_is_refused(tmp_path):
     path = tiny_detector.write_tiny_tflite(tmp_path / "c.tflite", output="boxes")
     with pytest.raises(InputError, match=r"c\.tflite: got the signatures .*needed: 'serving_default'"):
         TfliteDetector(str(path))
-
-
-def test_an_invalid_image_is_refused(tmp_path):
-    detector = TfliteDetector(str(tiny_detector.write_tiny_tflite(tmp_path / "a.tflite")))
-    with pytest.raises(InputError, match="the image: not a JPEG or PNG"):
-        detector([tf.train.Example().SerializeToString()])

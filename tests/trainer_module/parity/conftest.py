@@ -3,17 +3,25 @@
 A reference is a small file in `data/` (benchmarks/peers/odapi_reference.py --pack) or a folder with everything (in
 DETLOOM_SHARED/parity and in DETLOOM_PARITY_DIR). The small files hold no weights: both sides make them from the keys.
 `DETLOOM_PARITY_TABLE=docs/parity.md` writes the table into that page.
+
+oneDNN chooses its kernels by the processor, and batch norm over few values in training mode enlarges their rounding,
+with two stages on some processors beyond the bounds. A process of its own, without oneDNN, computes their training
+step: `python conftest.py VALUES OUTPUT`.
 """
 
 import csv
 import importlib.util
 import json
 import os
+import pickle
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import keras
@@ -25,6 +33,7 @@ from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectG
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.model.center_net import CenterNet
 from detloom.schemas.model.config import TrainEvalConfig
+from detloom.schemas.model.faster_rcnn import FasterRcnn
 from detloom.schemas.odapi.pipeline_config import read_pipeline_config
 from detloom.trainer_module.boxes.anchors import feature_hws, num_anchors_per_location
 from detloom.trainer_module.detectors.centernet.network import output_suffixes
@@ -35,20 +44,9 @@ from detloom.trainer_module.weights.restore import find_trained, restore
 
 ROOT = Path(__file__).parents[3]
 STEP = 2.0**-12  # of the small files' predictions
-SLOW = (  # covered by others, or large
-    "ssd_efficientdet_d0_512x512",
-    "ssd_efficientdet_d0_attention",
-    "ssd_efficientdet_d0_sum",
-    "ssd_efficientdet_d1",
-    "ssd_mobilenet_v1_fpn",
-    "ssd_resnet50_v1_fpn",
-    "ssd_resnet101_v1_fpn",
-    "centernet_hourglass_104",
-    "centernet_resnet50_v1_fpn",
-    "centernet_resnet50_v2",
-    "mask_rcnn_inception_resnet_v2",
-)
-TWO_STAGES = ("faster_rcnn", "mask_rcnn")  # starts of the names of the models of test_faster_rcnn_parity.py
+# One model of each family; backbones are in layers/. Others are nightly.
+DEFAULT = ("ssd_mobilenet_v2_fpnlite", "centernet_mobilenet_v2_fpn_kpts", "faster_rcnn_resnet50_v1")
+SLOW = ("ssd_efficientdet_d0", "centernet_hourglass_20")
 SHARED = Path(os.environ.get("DETLOOM_SHARED", ROOT.parent / "shared")) / "parity"
 SMALL, FOLDER, OTHER_FOLDER = "small", "whole", "whole, `DETLOOM_PARITY_DIR`"
 COLUMNS = (
@@ -75,12 +73,25 @@ KEYPOINT_OUTPUTS = {
     "keypoint_offsets_BHWQ": "keypoint|offset",
     "keypoint_regression_BHWQ": "keypoint|regression",
 }
+TWO_STAGE_OUTPUTS = {
+    "rpn_offsets_BA4": "rpn_box_encodings",
+    "objectness_logits_BA2": "rpn_objectness_predictions_with_background",
+    "offsets_BPQ4": "refined_box_encodings",
+    "class_logits_BPC": "class_predictions_with_background",
+}
+BOX_MASKS = "mask_logits_BNhwL"
 MASK_OUTPUTS = {"pixel_embeddings_BHWD": "PIXEL_EMBEDDING", "instance_embeddings_BHWE": "INSTANCE_EMBEDDING"}
 SSD_LOSSES = {"class_loss": "Loss/classification_loss", "box_loss": "Loss/localization_loss"}
 CENTERNET_LOSSES = {
     "class_loss": "Loss/object_center",
     "size_loss": "Loss/box/scale",
     "offset_loss": "Loss/box/offset",
+}
+TWO_STAGE_LOSSES = {
+    "rpn_objectness_loss": "Loss/RPNLoss/objectness_loss",
+    "rpn_box_loss": "Loss/RPNLoss/localization_loss",
+    "class_loss": "Loss/BoxClassifierLoss/classification_loss",
+    "box_loss": "Loss/BoxClassifierLoss/localization_loss",
 }
 KEYPOINT_LOSSES = {f"keypoint_{name}_loss": f"keypoint/{name}" for name in ("heatmap", "offset", "regression")}
 # In keys that the reference stores and never uses: EfficientNet's classifier, the last batch norm of ResNet-50 V2.
@@ -127,6 +138,15 @@ class Reference:
     @cached_property
     def is_center_net(self) -> bool:
         return isinstance(self.config.model, CenterNet)
+
+    @cached_property
+    def is_two_stage(self) -> bool:
+        """The values were made with settings that sample every anchor and every proposal: nothing is random."""
+        return isinstance(self.config.model, FasterRcnn)
+
+    @cached_property
+    def has_box_masks(self) -> bool:
+        return self.is_two_stage and self.config.model.number_of_stages == 3
 
     @cached_property
     def has_random_training_mode(self) -> bool:
@@ -243,6 +263,8 @@ class Reference:
     @property
     def outputs(self) -> dict[str, str]:
         """Return the names of outputs in the reference, by our names."""
+        if self.is_two_stage:
+            return {**TWO_STAGE_OUTPUTS, **({BOX_MASKS: "mask_predictions"} if self.has_box_masks else {})}
         if not self.is_center_net:
             return SSD_OUTPUTS
         names = CENTERNET_OUTPUTS
@@ -258,6 +280,9 @@ class Reference:
 
     @property
     def losses(self) -> dict[str, str]:
+        if self.is_two_stage:
+            masks = {"mask_loss": "Loss/BoxClassifierLoss/mask_loss"} if self.has_box_masks else {}
+            return {**TWO_STAGE_LOSSES, **masks}
         if not self.is_center_net:
             return SSD_LOSSES
         if self.config.model.deepmac_mask_estimation is not None:
@@ -270,7 +295,10 @@ class Reference:
     def predictions(self, mode: str) -> dict[str, np.ndarray]:
         """Return the outputs of the reference in "eval" or "train" mode, by our names; see `as_stored`."""
         if self._small is not None:
-            return {ours: np.float32(self._small[f"predictions_{mode}/{name}"] * STEP) for ours, name in self._pairs}
+            found = {name: self._small[f"predictions_{mode}/{theirs}"] for name, theirs in self._pairs}
+            if self.has_box_masks:  # the reference has the classes first
+                found[BOX_MASKS] = found[BOX_MASKS].transpose(0, 1, 3, 4, 2)
+            return {name: np.float32(value * STEP) for name, value in found.items()}
         file = "predictions_eval" if mode == "eval" else f"predictions_train_stride{self._training_stride}"
         stored = np.load(self.path / f"{file}.npz")
         return {ours: stored[name] for ours, name in self._pairs}
@@ -296,15 +324,15 @@ class Reference:
         images, true_hw = family_of(self.config.model).preprocessing.prepare(tf.constant(self.images_BHW3))
         return images, tf.broadcast_to(true_hw, [len(images), 2])
 
-    def rows_of_one_pixel(self) -> np.ndarray:
+    def rows_of_one_pixel(self, num_rows: int) -> np.ndarray:
         """bool, of the stored rows of training mode: anchors of levels of one pixel.
 
         Batch norm has two values there, one of each image: their difference, however small, becomes 1, so that
         rounding is enlarged, and again in the next such level that is made from it.
         """
         model = self.config.model
-        if self.is_center_net:
-            return np.zeros(len(_every(np.zeros([1, self.detector.map_hw[0]]), self._training_stride)[0]), bool)
+        if self.is_center_net or self.is_two_stage:
+            return np.zeros(num_rows, bool)
         levels = feature_hws(model.feature_extractor, network_hw(model.image_resizer))
         counts = num_anchors_per_location(model.anchor_generator)
         rows = [np.full(h * w * count, h * w == 1) for (h, w), count in zip(levels, counts, strict=True)]
@@ -351,13 +379,37 @@ class Reference:
     def batch(self) -> dict[str, tf.Tensor]:
         """The ground truth as `Detector.losses` takes it."""
         boxes, classes, weights = (tf.constant(each) for each in self.padded_groundtruth())
-        true_hw = self.prepared()[1]
-        batch = {"boxes_yxyx_rel": boxes, "class_indices": classes, "box_weights": weights, "true_hw": true_hw}
+        images, true_hw = self.prepared()
+        batch = {"image": images, "true_hw": true_hw}
+        batch |= {"boxes_yxyx_rel": boxes, "class_indices": classes, "box_weights": weights}
         if "masks0" in self.part("groundtruth"):
             batch["masks_GHW"] = tf.constant(self._padded("masks", 0))
         if "keypoints0" in self.part("groundtruth"):
             batch["keypoints_yx_rel_GP2"] = tf.constant(self._padded("keypoints", np.nan))
         return batch
+
+    def stored_outputs(self) -> dict[str, tf.Tensor]:
+        """Return the outputs of inference mode under our names; masks of two stages are those of its detections."""
+        outputs = {**self.predictions("eval"), **self.mask_logits("eval")}
+        if self.is_two_stage:
+            proposals = self.part("proposals_eval")
+            outputs |= {"proposals_yxyx_rel_BP4": proposals["boxes"], "num_proposals_B": proposals["num"]}
+        if self.has_box_masks:
+            found = self.part("detections")
+            num_masks = found["num_detections"].astype(np.int32)
+            outputs |= {"mask_boxes_yxyx_rel_BN4": found["detection_boxes"], "num_masks_B": num_masks}
+        return {name: tf.constant(each) for name, each in outputs.items()}
+
+    def training_step(self) -> SimpleNamespace:
+        """Return outputs, losses, gradients and moved statistics of one step; the network is as before after it."""
+        if not self.is_two_stage:
+            return take_training_step(self)
+        output = self._scratch / "step.pickle"
+        environment = {"TF_ENABLE_ONEDNN_OPTS": "0", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        command = [sys.executable, __file__, str(self.path), str(output)]
+        done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return pickle.loads(output.read_bytes())
 
     def padded_groundtruth(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Boxes [B, G, 4], class indices [B, G] (-1 pads) and weights [B, G]."""
@@ -370,6 +422,33 @@ class Reference:
         for rows, part in zip(padded, parts, strict=True):
             rows[: len(part)] = part
         return padded
+
+
+def take_training_step(reference: Reference) -> SimpleNamespace:
+    detector, batch = reference.detector, reference.batch()
+    network = detector.network
+    before = [(each, each.numpy()) for each in network.non_trainable_variables]
+    with tf.GradientTape() as tape:
+        outputs = detector.forward(batch, training=True)
+        losses = detector.losses(outputs, batch)
+        penalty = tf.add_n(network.losses) if network.losses else tf.constant(0.0)
+        total = tf.add_n([*losses.values(), penalty])
+    values = [each.value for each in network.trainable_variables]
+    gradients = tape.gradient(total, values, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+    variables = {f"{layer.name}/{each.name}": each for layer in network.layers for each in layer.weights}
+    keys = {id(each): reference.keys[name] for name, each in variables.items()}
+    pairs = zip(network.trainable_variables, gradients, strict=True)
+    step = SimpleNamespace(
+        outputs={name: np.asarray(each) for name, each in outputs.items()},
+        losses={name: float(each) for name, each in losses.items()},
+        penalty=float(penalty),
+        gradient_norm=float(tf.linalg.global_norm(gradients)),
+        norms={keys[id(variable)]: float(tf.norm(gradient)) for variable, gradient in pairs},
+        moved_means={keys[id(each)]: float(np.mean(each)) for each in variables.values()},
+    )
+    for variable, value in before:
+        variable.assign(value)
+    return step
 
 
 def _every(array: np.ndarray, stride: int) -> np.ndarray:
@@ -389,14 +468,14 @@ def _scaled_by(drawn: list[float], rate: float) -> Callable[..., tf.Tensor]:
 
 def _references() -> Iterator[Any]:
     small = [(path, SMALL) for path in sorted((Path(__file__).parent / "data").glob("*.npz"))]
-    small = [(path, source) for path, source in small if not path.stem.startswith(TWO_STAGES)]
     shared = [(path.parent, FOLDER) for path in sorted(SHARED.glob("*/pipeline.config"))]
     for path, source in (*small, *shared):
-        is_slow = source == FOLDER or path.stem in SLOW  # default tests cover each family; backbones in layers/
-        yield pytest.param((path, source), id=path.stem, marks=[pytest.mark.slow] if is_slow else [])
+        marks = [pytest.mark.slow] if path.stem in SLOW else [pytest.mark.nightly]
+        is_default = source == SMALL and path.stem in DEFAULT
+        yield pytest.param((path, source), id=path.stem, marks=[] if is_default else marks)
     if folder := os.environ.get("DETLOOM_PARITY_DIR"):
         for path in sorted(Path(folder).glob("*/pipeline.config")):
-            yield pytest.param((path.parent, OTHER_FOLDER), id=f"{path.parent.name}-other", marks=[pytest.mark.slow])
+            yield pytest.param((path.parent, OTHER_FOLDER), id=f"{path.parent.name}-other", marks=[pytest.mark.nightly])
 
 
 _errors: dict[tuple[str, str], dict[str, tuple[float, str]]] = {}  # by model, source and column: error and mark
@@ -409,19 +488,13 @@ def reference(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     keras.backend.clear_session()
 
 
-def _two_stage_references() -> Iterator[Any]:
-    for path in sorted((Path(__file__).parent / "data").glob("*.npz")):
-        if path.stem.startswith(TWO_STAGES):
-            marks = [pytest.mark.slow] if path.stem in SLOW else []
-            yield pytest.param(path, id=path.stem, marks=marks)
-
-
-@pytest.fixture(scope="module", params=list(_two_stage_references()))
-def two_stage_reference(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Reference]:
-    yield Reference(request.param, SMALL, tmp_path_factory.mktemp("reference"))
-    keras.backend.clear_session()
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Make the training step of two stages slow, which another process computes."""
+    for item in items:
+        is_step = "training_step" in getattr(item, "fixturenames", ()) and "faster_rcnn" in item.name
+        if is_step and item.get_closest_marker("nightly") is None:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session")
@@ -473,3 +546,12 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         text = Path(page).read_text("utf-8")
         start, end = text.index(TABLE_START) + len(TABLE_START), text.index(TABLE_END)
         Path(page).write_text(f"{text[:start]}\n{_table()}\n{text[end:]}", "utf-8")
+
+
+def main() -> None:
+    values, output = map(Path, sys.argv[1:])
+    output.write_bytes(pickle.dumps(take_training_step(Reference(values, SMALL, output.parent))))
+
+
+if __name__ == "__main__":
+    main()

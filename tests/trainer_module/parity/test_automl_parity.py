@@ -62,7 +62,9 @@ LITE0 = Reference(
 )
 
 
-@pytest.fixture(scope="module", params=[D0, LITE0], ids=lambda each: each.preset)
+@pytest.fixture(
+    scope="module", params=[pytest.param(each, id=each.preset, marks=pytest.mark.nightly) for each in (D0, LITE0)]
+)
 def reference(request) -> Iterator[Reference]:
     yield request.param
     keras.backend.clear_session()

@@ -8,6 +8,9 @@ import pytest
 ROOT = Path(__file__).parents[3]
 
 
+pytestmark = pytest.mark.meta
+
+
 @pytest.fixture
 def script() -> str:
     (found,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/parity.md").read_text("utf-8"), re.DOTALL)
