@@ -106,6 +106,14 @@ def paste_mask(
     return pixels_HW
 
 
+def paste_masks(
+    boxes_yxyx_rel: npt.NDArray[Any], masks_Nhw: npt.NDArray[Any], image_hw: tuple[int, int]
+) -> npt.NDArray[np.bool_]:
+    """Return the pixels of each mask over its box, bool [N, H, W]."""
+    pasted = [paste_mask(box, mask_hw, image_hw) for box, mask_hw in zip(boxes_yxyx_rel, masks_Nhw, strict=True)]
+    return np.array(pasted, bool).reshape(-1, *image_hw)
+
+
 class _Positions:
     """Positions of the pixels of one axis in the mask: the pixels inside, the cells around each, and the share."""
 

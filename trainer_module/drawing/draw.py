@@ -1,14 +1,16 @@
 """Draw boxes with labels, masks and keypoints on an image."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont, UnidentifiedImageError
 
+from detloom.schemas.contracts import detections as names
 from detloom.schemas.errors import InputError
+from detloom.trainer_module.boxes.masks import paste_masks
 
 _MAX_NAME_CHARS = 24  # longest class name at a box
 # Okabe and Ito, "Color Universal Design" (2008), without black; distinguishable with common color blindness.
@@ -122,6 +124,23 @@ def draw_objects(
     if keypoints_yx_rel_NP2 is not None:
         image_rgb = draw_keypoints(image_rgb, keypoints_yx_rel_NP2, class_ids)
     return draw_detections(image_rgb, boxes_yxyx_rel, class_ids, class_names, scores)
+
+
+def draw_rows(
+    image_rgb: npt.NDArray[np.uint8], rows: Mapping[str, npt.NDArray[Any]], class_names: Sequence[str]
+) -> Image.Image:
+    """Draw the detections of an image, see `schemas/contracts/detections.py`, with their masks and keypoints if any."""
+    height, width = image_rgb.shape[:2]
+    boxes_yxyx_rel, masks_Nhw = rows[names.BOXES], rows.get(names.MASKS)
+    return draw_objects(
+        image_rgb,
+        boxes_yxyx_rel,
+        rows[names.CLASSES],
+        class_names,
+        rows[names.SCORES],
+        masks_NHW=None if masks_Nhw is None else paste_masks(boxes_yxyx_rel, masks_Nhw, (height, width)),
+        keypoints_yx_rel_NP2=confident_points(rows.get(names.KEYPOINTS), rows.get(names.KEYPOINT_SCORES)),
+    )
 
 
 def confident_points(

@@ -1,5 +1,6 @@
 """Images for the training log: the augmented input, and detections beside ground truth."""
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,11 +14,10 @@ from detloom.schemas.contracts import detections as names
 from detloom.schemas.contracts import ground_truth as truth
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.model.config import Model, TrainEvalConfig
-from detloom.trainer_module.boxes.masks import paste_mask
 from detloom.trainer_module.data.augmentations.mixing import mixings_of
 from detloom.trainer_module.data.input_pipeline import build_train_dataset
 from detloom.trainer_module.detectors.families import family_of
-from detloom.trainer_module.drawing.draw import confident_points, draw_objects
+from detloom.trainer_module.drawing.draw import draw_objects, draw_rows
 
 DetectBatch = Callable[[dict[str, tf.Tensor]], dict[str, tf.Tensor]]
 MAX_IMAGES = 16  # per kind; upper limit for the configured number
@@ -62,20 +62,34 @@ def draw_train_batch(
     drawn = []
     for i in range(min(num_images, int(batch["image"].shape[0]))):
         row = {name: np.asarray(value[i]) for name, value in batch.items()}
-        image = fit_size(_as_pixels(row["image"]))
-        is_box = row["class_indices"] >= 0
-        weights = row.get("box_weights", np.ones(is_box.shape))[is_box]
-        ids = np.array(label_map.class_ids)[row["class_indices"][is_box]]
-        labels = [
-            label_map.name_of(int(class_id)) + ("" if weight == 1 else f" x{weight:.2g}")
-            for class_id, weight in zip(ids, weights, strict=True)
-        ]
-        shapes = {
-            "masks_NHW": row[truth.MASKS][is_box] if truth.MASKS in row else None,
-            "keypoints_yx_rel_NP2": row[truth.KEYPOINTS][is_box] if truth.KEYPOINTS in row else None,
-        }
-        drawn.append(np.asarray(draw_objects(image, row["boxes_yxyx_rel"][is_box], ids, labels, **shapes)))
+        weights = row.get(truth.WEIGHTS, np.ones(row[truth.CLASSES].shape))
+        notes = ["" if weight == 1 else f" x{weight:.2g}" for weight in weights]
+        drawn.append(draw_truth(fit_size(as_pixels(row[truth.IMAGE])), row, label_map, notes))
     return drawn
+
+
+def draw_truth(
+    image_rgb: npt.NDArray[np.uint8], row: dict[str, npt.NDArray[Any]], label_map: LabelMap, notes: Sequence[str]
+) -> npt.NDArray[np.uint8]:
+    """Draw the objects of one image's ground truth.
+
+    Args:
+        notes: follow the class names of the labels; one for each row of the ground truth.
+    """
+    is_box = row[truth.CLASSES] >= 0
+    class_ids = np.array(label_map.class_ids)[row[truth.CLASSES][is_box]]
+    labels = [
+        label_map.name_of(int(class_id)) + note
+        for class_id, note in zip(class_ids, itertools.compress(notes, is_box), strict=True)
+    ]
+    columns = {"masks_NHW": truth.MASKS, "keypoints_yx_rel_NP2": truth.KEYPOINTS}
+    shapes = {name: row[column][is_box] for name, column in columns.items() if column in row}
+    return np.asarray(draw_objects(image_rgb, row[truth.BOXES][is_box], class_ids, labels, **shapes))
+
+
+def crowd_notes(row: dict[str, npt.NDArray[Any]]) -> list[str]:
+    """Return the notes that mark the crowds of one image's ground truth."""
+    return [" (crowd)" if is_crowd else "" for is_crowd in row[truth.CROWD]]
 
 
 def draw_beside_truth(
@@ -105,54 +119,20 @@ def _side_by_side(
 ) -> npt.NDArray[np.uint8]:
     rows, columns = row["true_hw"]
     image = fit_size(restore_colors(row["image"][:rows, :columns], model), aspect_hw=tuple(row["image_hw"]))
-    is_box = row["class_indices"] >= 0
-    true_ids = np.array(label_map.class_ids)[row["class_indices"][is_box]]
-    true_names = [
-        label_map.name_of(int(class_id)) + (" (crowd)" if is_crowd else "")
-        for class_id, is_crowd in zip(true_ids, row["is_crowd"][is_box], strict=True)
-    ]
-    shown_truth = draw_objects(
-        image,
-        row["boxes_yxyx_rel"][is_box],
-        true_ids,
-        true_names,
-        masks_NHW=row[truth.MASKS][is_box][:, :rows, :columns] if truth.MASKS in row else None,
-        keypoints_yx_rel_NP2=row[truth.KEYPOINTS][is_box] if truth.KEYPOINTS in row else None,
-    )
+    if truth.MASKS in row:
+        row = {**row, truth.MASKS: row[truth.MASKS][:, :rows, :columns]}
+    shown_truth = draw_truth(image, row, label_map, crowd_notes(row))
     num_sure = int(np.count_nonzero(found[names.SCORES][: int(found[names.NUM_DETECTIONS])] >= _MIN_SCORE))
-    is_sure = slice(min(num_sure, _MAX_DRAWN))  # detections are sorted by score
-    found_ids = found[names.CLASSES][is_sure].astype(int)
-    found_names = [label_map.name_of(int(class_id)) for class_id in found_ids]
-    detections = draw_objects(
-        image,
-        found[names.BOXES][is_sure],
-        found_ids,
-        found_names,
-        found[names.SCORES][is_sure],
-        masks_NHW=_pasted(found, is_sure, image.shape[:2]),
-        keypoints_yx_rel_NP2=_points(found, is_sure),
-    )
-    of_more = f", top of {num_sure}" if num_sure > len(found_ids) else ""
-    headings = (f"ground truth: {len(true_ids)}", f"score >= {_MIN_SCORE}: {len(found_ids)}{of_more}")
+    sure = {name: found[name][: min(num_sure, _MAX_DRAWN)] for name in found if name != names.NUM_DETECTIONS}
+    found_names = [label_map.name_of(int(class_id)) for class_id in sure[names.CLASSES]]
+    detections = draw_rows(image, sure, found_names)
+    of_more = f", top of {num_sure}" if num_sure > len(found_names) else ""
+    num_true = np.count_nonzero(row[truth.CLASSES] >= 0)
+    headings = (f"ground truth: {num_true}", f"score >= {_MIN_SCORE}: {len(found_names)}{of_more}")
     panels = [
         _under_heading(np.asarray(panel), text) for panel, text in zip((shown_truth, detections), headings, strict=True)
     ]
     return arrange(panels, columns=2)
-
-
-def _pasted(found: dict[str, npt.NDArray[Any]], rows: slice, image_hw: tuple[int, ...]) -> npt.NDArray[Any] | None:
-    """Return the masks of detections over the image, bool [N, H, W]; None without masks."""
-    if names.MASKS not in found:
-        return None
-    height, width = image_hw
-    pairs = zip(found[names.BOXES][rows], found[names.MASKS][rows], strict=True)
-    return np.array([paste_mask(box, mask, (height, width)) for box, mask in pairs]).reshape(-1, height, width)
-
-
-def _points(found: dict[str, npt.NDArray[Any]], rows: slice) -> npt.NDArray[Any] | None:
-    if names.KEYPOINTS not in found:
-        return None
-    return confident_points(found[names.KEYPOINTS][rows], found[names.KEYPOINT_SCORES][rows])
 
 
 def restore_colors(image_HW3: npt.NDArray[Any], model: Model) -> npt.NDArray[np.uint8]:
@@ -163,10 +143,11 @@ def restore_colors(image_HW3: npt.NDArray[Any], model: Model) -> npt.NDArray[np.
     normalize = family_of(model).preprocessing.normalize
     zero = normalize(tf.zeros([3])).numpy().astype(np.float64)
     units = np.stack([normalize(tf.one_hot(i, 3)).numpy().astype(np.float64) - zero for i in range(3)])
-    return _as_pixels((np.asarray(image_HW3, np.float64) - zero) @ np.linalg.inv(units))
+    return as_pixels((np.asarray(image_HW3, np.float64) - zero) @ np.linalg.inv(units))
 
 
-def _as_pixels(colors: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+def as_pixels(colors: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    """Round and clip colors; NaN becomes black."""
     return np.rint(np.clip(np.nan_to_num(colors, nan=0.0), 0, 255)).astype(np.uint8)
 
 

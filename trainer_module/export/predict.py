@@ -18,10 +18,10 @@ from tensorflow.core.protobuf import saved_model_pb2
 from detloom.schemas.contracts import detections as names
 from detloom.schemas.contracts.label_map import LabelMap, parse_label_map
 from detloom.schemas.errors import InputError
-from detloom.trainer_module.boxes.masks import encode_box_masks, paste_mask
+from detloom.trainer_module.boxes.masks import encode_box_masks, paste_masks
 from detloom.trainer_module.data.records import ExampleFeatures
 from detloom.trainer_module.detectors.detector import Keypoints
-from detloom.trainer_module.drawing.draw import confident_points, decode_image_rgb, draw_objects
+from detloom.trainer_module.drawing.draw import decode_image_rgb, draw_rows
 from detloom.trainer_module.evaluation.coco_images import ImageDetections, format_coco_results
 
 # TensorFlow raises any of these for a truncated or damaged file.
@@ -73,8 +73,7 @@ class Prediction:
         if masks is None:
             return None
         height, width = self.image_rgb.shape[:2]
-        pasted = [paste_mask(box, mask, (height, width)) for box, mask in zip(self.boxes_yxyx_rel, masks, strict=True)]
-        return np.array(pasted, bool).reshape(-1, height, width)
+        return paste_masks(self.boxes_yxyx_rel, masks, (height, width))
 
     @property
     def keypoints_yx_rel(self) -> npt.NDArray[np.float32] | None:
@@ -102,15 +101,7 @@ class Prediction:
 
     def draw(self) -> Image.Image:
         """Draw the detections on the image: boxes, and masks and keypoints if the model has them."""
-        return draw_objects(
-            self.image_rgb,
-            self.boxes_yxyx_rel,
-            self.class_ids,
-            self.class_names,
-            self.scores,
-            masks_NHW=self.masks_NHW,
-            keypoints_yx_rel_NP2=confident_points(self.keypoints_yx_rel, self.keypoint_scores),
-        )
+        return draw_rows(self.image_rgb, self.rows, self.class_names)
 
     def to_coco(self, image_id: int = 0) -> list[dict[str, Any]]:
         """Return a row of a COCO results file for each detection: `bbox` is left, top, width, height in pixels."""
@@ -326,7 +317,7 @@ def has_pixel_boxes(model_dir: str) -> bool:
 
 
 def _read_contract(model_dir: str) -> dict[str, Any]:
-    """Read the contract in the assets of the SavedModel; {} for models of older versions, which have none."""
+    """Read the contract in the assets of the SavedModel; {} for models that have none."""
     path = f"{model_dir}/assets/{names.ASSET_CONTRACT}"
     if not tf.io.gfile.exists(path):
         return {}

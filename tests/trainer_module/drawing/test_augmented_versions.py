@@ -6,10 +6,11 @@ import tensorflow as tf
 from PIL import Image
 
 from detloom.schemas.contracts import example_keys as keys
+from detloom.schemas.contracts.ground_truth import KEYPOINTS, MASKS, TRAINING_COLUMNS
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.model.augmentations import MixUp, RandomHorizontalFlip
-from detloom.schemas.model.crop_augmentations import RandomCropImage
-from detloom.trainer_module.drawing import augmented_versions
+from detloom.trainer_module.detectors.detector import Keypoints
+from detloom.trainer_module.detectors.one_stage.family import SsdFamily
 from detloom.trainer_module.drawing.augmented_versions import draw_records
 from detloom.trainer_module.drawing.draw import color_of_class
 
@@ -52,30 +53,29 @@ def test_a_record_is_drawn_as_stored_and_flipped(config, make_example):
     assert not has_color(drawn.versions[0][:, :120], 7)
 
 
-def test_the_versions_equal_training_on_these_records(config, changed, make_example):
-    """The comparison writes the records to a file and reads them with the training stream, as mixing requires."""
-    random = changed(config, {"train.augmentations": (RandomHorizontalFlip(), RandomCropImage(min_area=0.3))})
-    records = [make_example([LEFT], [7], name="x"), make_example([(0.0, 0.0, 0.5, 0.5)], [1], name="y")]
-    short = [record.versions for record in draw_records(random, LABEL_MAP, records, 3)]
-    long = augmented_versions._mixed_versions(random, LABEL_MAP, records, 3)
-    np.testing.assert_allclose(np.array(short, int), np.array(long, int), atol=1)  # normalized and back
-    assert not np.array_equal(short[0][0], short[0][1])
-
-
-def test_masks_and_keypoints_are_drawn_and_transformed(config, make_example):
+def test_masks_and_keypoints_are_drawn_and_transformed_if_the_detector_is_trained_on_them(
+    config, make_example, monkeypatch
+):
     mask = np.zeros((64, 64), np.uint8)
     mask[16:48, 8:16] = 255
-    grey = make_example([LEFT], [1])
-    record = with_columns(grey, mask=mask, keypoints_yx=(0.5, 0.9))
-    (plain,), (drawn,) = (draw_records(config, LABEL_MAP, [each], 1) for each in (grey, record))
+    plain = make_example([LEFT], [1])
+    record = with_columns(plain, mask=mask, keypoints_yx=(0.5, 0.9))
+    (without,) = draw_records(config, LABEL_MAP, [record], 1)
+    assert (without.stored == draw_records(config, LABEL_MAP, [plain], 1)[0].stored).all()
+    columns = (*TRAINING_COLUMNS, MASKS, KEYPOINTS)
+    monkeypatch.setattr(SsdFamily, "ground_truth_columns", columns)
+    monkeypatch.setattr(SsdFamily, "keypoints", Keypoints("a", ("nose",), (0.1,)))
+    (drawn,) = draw_records(config, LABEL_MAP, [record], 1)
     # The mask lies inside the box, on the left, and on the right after the flip; the keypoint the other way round.
     for before, after, side in (
-        (plain.stored, drawn.stored, slice(0, 120)),
-        (plain.versions[0], drawn.versions[0], slice(120, 240)),
+        (without.stored, drawn.stored, slice(0, 120)),
+        (without.versions[0], drawn.versions[0], slice(120, 240)),
     ):
         changed_pixels = (before != after).any(axis=-1)
         assert changed_pixels[:, side].sum() > 1_000  # 32 x 8 pixels times 3.75 squared are 3,600
         assert 0 < np.delete(changed_pixels, np.r_[side], axis=1).sum() < 100  # a dot
+    (missing,) = draw_records(config, LABEL_MAP, [plain], 1)
+    assert "training cannot read it" in missing.error
 
 
 def test_mixed_images_are_mixed_with_each_other(config, changed, make_example):
