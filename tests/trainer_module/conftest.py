@@ -79,6 +79,23 @@ def eager() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
+def write_arrays() -> Callable[..., str]:
+    """`write_arrays(path, arrays)` writes arrays by key as tf.train.Checkpoint does and returns the path as text."""
+    import tensorflow as tf
+    from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
+
+    def write(path: Path, arrays: dict[str, Any], graph: TrackableObjectGraph | None = None) -> str:
+        graph = TrackableObjectGraph(nodes=[{}]) if graph is None else graph
+        stored = {**arrays, "_CHECKPOINTABLE_OBJECT_GRAPH": graph.SerializeToString()}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        tensors, slices = [tf.constant(array) for array in stored.values()], [""] * len(stored)
+        tf.raw_ops.SaveV2(prefix=str(path), tensor_names=list(stored), shape_and_slices=slices, tensors=tensors)
+        return str(path)
+
+    return write
+
+
+@pytest.fixture(scope="session")
 def one_level_config(tiny_config: TrainEvalConfig, changed: Callable[..., Any]) -> TrainEvalConfig:
     """`tiny_config` with one convolution before one pyramid level: the fastest detector for training steps."""
     return changed(tiny_config, {"model.feature_extractor.neck.max_level": 3, "model.anchor_generator.max_level": 3})

@@ -50,7 +50,8 @@ def build_anchors(
         case SsdAnchorGenerator():
             levels = _ssd_levels(config, image_hw, feature_hws)
         case GridAnchorGenerator():
-            levels = [_grid_level(config, image_hw, feature_hws)]
+            (hw,) = feature_hws
+            levels = [_relative(_grid_px(config, hw), image_hw)]
     return np.concatenate(levels)
 
 
@@ -145,13 +146,6 @@ def _ssd_shapes(config: SsdAnchorGenerator) -> list[list[tuple[float, float]]]:
             of_map.append(((scale * next_scale) ** 0.5, config.interpolated_scale_aspect_ratio))
         shapes.append(of_map)
     return shapes
-
-
-def _grid_level(
-    config: GridAnchorGenerator, image_hw: tuple[int, int], feature_hws: Sequence[tuple[int, int]]
-) -> _Floats:
-    (hw,) = feature_hws
-    return _relative(_grid_px(config, hw), image_hw)
 
 
 def _grid_px(config: GridAnchorGenerator, hw: tuple[int, int]) -> _Floats:

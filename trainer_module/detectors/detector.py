@@ -124,16 +124,16 @@ class Family(ABC, Generic[ConfigT]):
 
     # --- checkpoints of other systems ---------------------------------------------------------------------------------
 
-    def odapi_layer_keys(self) -> dict[str, str]:
+    def odapi_layer_keys(self, network: keras.Model) -> dict[str, str]:
         """Return the key of each layer with weights in checkpoints of the Object Detection API, by our layer name.
 
         {} if these checkpoints are not supported.
         """
         return {}
 
-    def odapi_classification_keys(self) -> dict[str, str]:
+    def odapi_classification_keys(self, network: keras.Model) -> dict[str, str]:
         """Return the same for a backbone trained on classification, whose layers may be numbered in another way."""
-        return self.odapi_layer_keys()
+        return self.odapi_layer_keys(network)
 
     def automl_sources(self, network: keras.Model) -> dict[str, AutomlSource]:
         """Return the source of each weight in checkpoints of google/automl, by "layer/variable".

@@ -84,6 +84,29 @@ class ConvLayers:
         settings = {"use_bias": False, **bias, **self.kernel()}
         return keras.layers.Conv2D(num_channels, kernel_size, strides, padding, name=name, **settings)
 
+    def conv(
+        self,
+        num_channels: int,
+        kernel_size: int,
+        name: str,
+        *,
+        use_depthwise: bool = False,
+        kernels: tuple[str, ...] = ("depthwise",),
+        **settings: Any,
+    ) -> keras.Layer:
+        """Build a convolution, or with `use_depthwise` a separable one, with a bias if it needs one.
+
+        Args:
+            kernels: those of a separable convolution that get the configured initializer and penalty.
+            settings: go to Keras.
+        """
+        settings = {"use_bias": self.use_bias, "padding": "same", **settings}
+        if not use_depthwise:
+            return keras.layers.Conv2D(num_channels, kernel_size, name=name, **self.kernel(), **settings)
+        for prefix in kernels:
+            settings |= self.kernel(prefix)
+        return keras.layers.SeparableConv2D(num_channels, kernel_size, name=name, **settings)
+
     @property
     def use_bias(self) -> bool:
         """True if a convolution needs a bias; batch norm after it usually adds an offset already."""
@@ -125,40 +148,6 @@ class ConvLayers:
     def finish(self, features: keras.KerasTensor, name: str) -> keras.KerasTensor:
         """Apply batch norm and activation."""
         return self.activate(self.normalize(features, f"{name}_bn"), f"{name}_activation")
-
-
-def separable(
-    layers: ConvLayers,
-    num_channels: int,
-    kernel_size: int,
-    name: str,
-    *,
-    kernels: tuple[str, ...] = ("depthwise",),
-    padding: str = "same",
-    **settings: Any,
-) -> keras.Layer:
-    """Build a separable convolution; `kernels` get the configured initializer and penalty, `settings` go to Keras."""
-    for prefix in kernels:
-        settings |= layers.kernel(prefix)
-    return keras.layers.SeparableConv2D(num_channels, kernel_size, padding=padding, name=name, **settings)
-
-
-def conv_or_separable(
-    layers: ConvLayers,
-    num_channels: int,
-    kernel_size: int,
-    name: str,
-    *,
-    use_depthwise: bool,
-    kernels: tuple[str, ...] = ("depthwise",),
-    padding: str = "same",
-    **settings: Any,
-) -> keras.Layer:
-    """Build a separable convolution, or a full one, whose kernel always gets the configured initializer and penalty."""
-    if use_depthwise:
-        return separable(layers, num_channels, kernel_size, name, kernels=kernels, padding=padding, **settings)
-    settings |= layers.kernel()
-    return keras.layers.Conv2D(num_channels, kernel_size, padding=padding, name=name, **settings)
 
 
 def scaled_depth(config: FeatureExtractor, depth: int) -> int:

@@ -12,7 +12,7 @@ def odapi_keys(family: Family, network: keras.Model) -> dict[str, str]:
 
     {} if the family does not support checkpoints of the Object Detection API.
     """
-    layer_keys = family.odapi_layer_keys()
+    layer_keys = family.odapi_layer_keys(network)
     if not layer_keys:
         return {}
     for layer in network.layers:
@@ -22,7 +22,7 @@ def odapi_keys(family: Family, network: keras.Model) -> dict[str, str]:
 
 def odapi_classification_keys(family: Family, network: keras.Model) -> dict[str, str]:
     """Return the same for the backbone in a checkpoint that was trained on classification."""
-    return _variable_keys(family.odapi_classification_keys(), network)
+    return _variable_keys(family.odapi_classification_keys(network), network)
 
 
 def _variable_keys(layer_keys: dict[str, str], network: keras.Model) -> dict[str, str]:

@@ -70,7 +70,7 @@ def test_only_the_cell_of_the_centre_learns_the_box(detector, batch):
     assert losses["box_loss"] == pytest.approx(expected, rel=1e-5)  # centre at 24 / 96: row 1, column 1 of 6 x 6
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_it_learns_to_detect_the_object(detector, batch):
     optimizer = tf.keras.optimizers.Adam(tf.keras.optimizers.schedules.CosineDecay(3e-3, 300))
     step = tf.function(lambda: gradients(detector, batch))
@@ -83,7 +83,7 @@ def test_it_learns_to_detect_the_object(detector, batch):
     np.testing.assert_allclose(found[names.BOXES][0, 0], [10 / 96, 10 / 96, 38 / 96, 38 / 96], atol=0.06)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_its_training_step_compiles_under_xla(detector, batch):
     eager, _ = gradients(detector, batch)
     compiled, _ = tf.function(lambda: gradients(detector, batch), jit_compile=True)()

@@ -6,6 +6,7 @@ from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.detectors.families import build_detector
 
+pytestmark = pytest.mark.usefixtures("eager")
 LABEL_MAP = LabelMap(((3, "cat"), (8, "dog")))
 
 

@@ -29,27 +29,23 @@ def gradients_of(layer, training):
 
 
 @pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("settings", [{}, {"scale": False}, {"center": False}, {"scale": False, "center": False}])
+@pytest.mark.parametrize("settings", [{"scale": False}, {"center": False}])
 def test_outputs_and_gradients_equal_those_of_keras(training, settings):
     results = [gradients_of(layer, training) for layer in make_layers(**settings)]
     for ours, theirs in zip(*results, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-3)
 
 
-def test_moving_statistics_take_the_unbiased_variance():
+def test_moving_statistics_take_the_unbiased_variance_or_that_of_the_batch():
     fused, _ = make_layers()
+    biased = FusedBatchNorm(momentum=0.9, unbiased_variance=False)
     fused(INPUTS, training=True)
+    biased(INPUTS, training=True)
     pixels = np.asarray(INPUTS).reshape(-1, 3)
     # 0.9 of the initial 0 and 1, a tenth of the batch's
     np.testing.assert_allclose(fused.moving_mean, 0.1 * pixels.mean(axis=0), rtol=1e-4)
     np.testing.assert_allclose(fused.moving_variance, 0.9 + 0.1 * pixels.var(axis=0, ddof=1), rtol=1e-4)
-
-
-def test_moving_statistics_take_the_variance_of_the_batch_on_request():
-    layer = FusedBatchNorm(momentum=0.9, unbiased_variance=False)
-    layer(INPUTS, training=True)
-    variance = np.asarray(INPUTS).reshape(-1, 3).var(axis=0)
-    np.testing.assert_allclose(layer.moving_variance, 0.9 + 0.1 * variance, rtol=1e-4)
+    np.testing.assert_allclose(biased.moving_variance, 0.9 + 0.1 * pixels.var(axis=0), rtol=1e-4)
 
 
 def test_a_frozen_layer_keeps_its_statistics():

@@ -16,6 +16,8 @@ from detloom.schemas.model.network import KeepAspectRatioResizer
 from detloom.trainer_module.detectors.detector import Family, Finding, Keypoints, check_padding
 
 if TYPE_CHECKING:
+    import keras
+
     from detloom.trainer_module.detectors.centernet.detector import CenterNetDetector
     from detloom.trainer_module.detectors.preprocess import Preprocessing
 
@@ -71,11 +73,11 @@ class CenterNetFamily(Family[CenterNet]):
 
         return build_centernet_detector(self, label_map)
 
-    def odapi_layer_keys(self) -> dict[str, str]:
+    def odapi_layer_keys(self, network: "keras.Model") -> dict[str, str]:
         """See `Family`."""
         from detloom.trainer_module.detectors.centernet.odapi_keys import centernet_layer_keys
 
-        return centernet_layer_keys(self.config)
+        return centernet_layer_keys(self.config, network)
 
     def is_in_image(
         self, boxes_yxyx: npt.NDArray[np.float32], image_share_hw: npt.NDArray[np.float32]

@@ -154,7 +154,7 @@ def build_centernet_backbone(
     """Build the feature maps that the path up uses, by level; level l has stride 2**l."""
     match config.backbone:
         case "mobilenet_v2":
-            levels = build_mobilenet_v2(centernet_backbone_config(config), image, freeze_batchnorm=False)
+            levels = build_mobilenet_v2(_mobilenet_v2_config(config), image, freeze_batchnorm=False)
             backbone = keras.Model(image, levels[5])
         case "resnet50_v1":
             backbone = _with_fused_batch_norm(keras.applications.ResNet50(include_top=False, weights=None), image)
@@ -169,15 +169,10 @@ def build_centernet_backbone(
     return {level: backbone.get_layer(name).output for level, name in _LAYER_BY_LEVEL[config.backbone].items()}
 
 
-def centernet_backbone_config(config: CenterNetFeatureExtractor) -> FeatureExtractor:
-    """Return the settings of a backbone that single-shot detectors have too in their form, without weight penalty."""
-    match config.backbone:
-        case "mobilenet_v2" | "resnet50_v1" | "resnet101_v1" as backbone:
-            pass
-        case other:
-            raise AssertionError(f"no backbone of single-shot detectors: {other}")
+def _mobilenet_v2_config(config: CenterNetFeatureExtractor) -> FeatureExtractor:
+    """Return the settings of MobileNetV2 in the form of single-shot detectors, without weight penalty."""
     return FeatureExtractor(
-        backbone=backbone,
+        backbone="mobilenet_v2",
         neck=Fpn(),  # unused: the top-down path is built here
         conv_hyperparams=ConvHyperparams(
             regularizer=L2Regularizer(weight=0.0),

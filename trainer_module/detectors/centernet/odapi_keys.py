@@ -1,17 +1,15 @@
 """Keys of the layers of a CenterNet in checkpoints of the Object Detection API."""
 
+import keras
+
 from detloom.schemas.model.center_net import CenterNet, PredictionHeadParams
 from detloom.trainer_module.detectors.centernet.deepmac import PROJECTION, mask_hourglass
-from detloom.trainer_module.detectors.centernet.network import (
-    EMBEDDING_HEAD,
-    centernet_backbone_config,
-    output_suffixes,
-)
+from detloom.trainer_module.detectors.centernet.network import EMBEDDING_HEAD, output_suffixes
 from detloom.trainer_module.layers.backbones.hourglass import HOURGLASSES
 from detloom.trainer_module.layers.backbones.odapi_keys import (
-    backbone_layer_keys,
+    backbone_layers,
     hourglass_layer_keys,
-    resnet_v2_layer_names,
+    numbered_layer_keys,
 )
 
 _BACKBONE_KEY = "model/_feature_extractor/_base_model"
@@ -22,13 +20,13 @@ _NECK_LEVELS = (4, 3, 2)
 _RESNETS_V2 = ("resnet50_v2", "resnet101_v2")
 
 
-def centernet_layer_keys(config: CenterNet) -> dict[str, str]:
+def centernet_layer_keys(config: CenterNet, network: keras.Model) -> dict[str, str]:
     """Return the key, without the variable name, of each layer with variables, by our layer name."""
     backbone = config.feature_extractor.backbone
     if backbone in HOURGLASSES:
-        keys = hourglass_layer_keys(HOURGLASSES[backbone])
+        keys = hourglass_layer_keys(HOURGLASSES[backbone], network)
     else:
-        keys = _backbone_keys(config) | _neck_keys(config)
+        keys = numbered_layer_keys(backbone_layers(network), _BACKBONE_KEY) | _neck_keys(config)
     centers, boxes = config.object_center_params, config.object_detection_task
     for index, suffix in enumerate(output_suffixes(config.feature_extractor)):
         keys |= _head_keys(f"object_center/{index}", centers.center_head_params, "head_class", "head_classes", suffix)
@@ -48,20 +46,10 @@ def centernet_layer_keys(config: CenterNet) -> dict[str, str]:
                 keys |= _head_keys(key, EMBEDDING_HEAD, name, name, suffix)
     if (masks := config.deepmac_mask_estimation) is not None:
         keys |= {
-            **hourglass_layer_keys(mask_hourglass(masks), f"{_MASK_KEY}/_net"),
+            **hourglass_layer_keys(mask_hourglass(masks), network, f"{_MASK_KEY}/_net"),
             PROJECTION: f"{_MASK_KEY}/project_out",
         }
     return keys
-
-
-def _backbone_keys(config: CenterNet) -> dict[str, str]:
-    """Return the keys of the backbone, numbered as those of a single-shot detector."""
-    backbone = config.feature_extractor.backbone
-    if backbone in _RESNETS_V2:
-        names = resnet_v2_layer_names(backbone)
-        return {name: f"{_BACKBONE_KEY}/layer_with_weights-{index}" for index, name in enumerate(names)}
-    keys = backbone_layer_keys(centernet_backbone_config(config.feature_extractor))
-    return {name: f"{_BACKBONE_KEY}/{key.rpartition('/')[2]}" for name, key in keys.items()}
 
 
 def _neck_keys(config: CenterNet) -> dict[str, str]:

@@ -71,11 +71,6 @@ class FasterRcnnDetector(Detector[FasterRcnn]):
     anchors_yxyx_px_A4: tf.Tensor
     inner_anchors_A: tf.Tensor
 
-    @property
-    def network_hw(self) -> tuple[int, int]:
-        """Height and width of the network's input."""
-        return self.preprocessing.network_hw
-
     def describe(self) -> str:
         """Return the numbers of anchors and proposals."""
         return f"{len(self.anchors_yxyx_px_A4)} anchors, {self.config.first_stage_max_proposals} proposals"
@@ -126,7 +121,8 @@ class FasterRcnnDetector(Detector[FasterRcnn]):
         self, stage: keras.Model, features: list[tf.Tensor], boxes_rel_BN4: tf.Tensor, *, training: bool
     ) -> Tensors:
         """Return the outputs [B, N, ...] of a stage for the features of each box."""
-        crops = crop_features(features, boxes_rel_BN4, self.network_hw, self.config.initial_crop_size)
+        network_hw, side = self.preprocessing.network_hw, self.config.initial_crop_size
+        crops = crop_features(features, boxes_rel_BN4, network_hw, side)
         outputs = stage(tf.reshape(crops, [-1, *crops.shape[2:]]), training=training)
         num_boxes = boxes_rel_BN4.shape[1]
         return {name: tf.reshape(value, [-1, num_boxes, *value.shape[1:]]) for name, value in outputs.items()}
@@ -134,7 +130,7 @@ class FasterRcnnDetector(Detector[FasterRcnn]):
     def _true_hw(self, outputs: Tensors, true_hw_B2: tf.Tensor | None) -> tf.Tensor:
         """Return rows and columns that are image, [B, 2]; those of the whole input if they are not given."""
         if true_hw_B2 is None:
-            return tf.tile(tf.constant([self.network_hw]), [tf.shape(outputs["rpn_offsets_BA4"])[0], 1])
+            return tf.tile(tf.constant([self.preprocessing.network_hw]), [tf.shape(outputs["rpn_offsets_BA4"])[0], 1])
         return true_hw_B2
 
     def _image_share_hw(self, true_hw_B2: tf.Tensor) -> tf.Tensor:
@@ -147,7 +143,7 @@ class FasterRcnnDetector(Detector[FasterRcnn]):
 
     def _sample(self, proposals: Proposals, batch: Tensors) -> Proposals:
         """Choose the proposals that train the second stage."""
-        targets = self._detection_targets(proposals.boxes_yxyx_px_BP4, batch)
+        targets = detection_targets(proposals.boxes_yxyx_px_BP4, *self._boxes(batch))
         is_proposal_BP = tf.range(proposals.scores_BP.shape[1]) < proposals.num_B[:, tf.newaxis]
         random_BP = self.networks.random.uniform(tf.shape(proposals.scores_BP))
         is_chosen_BP = sample_proposals(self.config, targets, is_proposal_BP, random_BP)
@@ -163,7 +159,7 @@ class FasterRcnnDetector(Detector[FasterRcnn]):
         return tf.gather(self.anchors_yxyx_px_A4, self.inner_anchors_A)
 
     def _sides_4(self) -> tf.Tensor:
-        return tf.constant([*self.network_hw, *self.network_hw], tf.float32)
+        return tf.constant(self.preprocessing.network_hw * 2, tf.float32)
 
     # --- training -----------------------------------------------------------------------------------------------------
 
@@ -193,7 +189,7 @@ class FasterRcnnDetector(Detector[FasterRcnn]):
         )
         if self.networks.second_stage is not None:
             proposals_px_BP4 = outputs["proposals_yxyx_rel_BP4"] * self._sides_4()
-            targets = self._detection_targets(proposals_px_BP4, batch)
+            targets = detection_targets(proposals_px_BP4, *self._boxes(batch))
             losses |= second_stage_losses(
                 self.config,
                 proposals_px_BP4,
@@ -205,7 +201,7 @@ class FasterRcnnDetector(Detector[FasterRcnn]):
         if self.networks.third_stage is not None:
             boxes_rel_BN4 = outputs["mask_boxes_yxyx_rel_BN4"]
             if boxes_rel_BN4 is not outputs["proposals_yxyx_rel_BP4"]:  # they are the same in training
-                targets = self._detection_targets(boxes_rel_BN4 * self._sides_4(), batch)
+                targets = detection_targets(boxes_rel_BN4 * self._sides_4(), *self._boxes(batch))
             weights_BN = tf.cast(tf.range(boxes_rel_BN4.shape[1]) < outputs["num_masks_B"][:, tf.newaxis], tf.float32)
             mean = mask_loss(
                 self.config,
@@ -226,9 +222,6 @@ class FasterRcnnDetector(Detector[FasterRcnn]):
     def proposal_targets(self, outputs: Tensors, batch: Tensors) -> Targets:
         """Return the targets of the anchors."""
         return proposal_targets(self._anchors_of(outputs), *self._boxes(batch))
-
-    def _detection_targets(self, proposals_px_BP4: tf.Tensor, batch: Tensors) -> Targets:
-        return detection_targets(proposals_px_BP4, *self._boxes(batch))
 
     def _boxes(self, batch: Tensors) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Return the boxes in pixels, their class indices and their weights."""
@@ -311,8 +304,6 @@ def build_faster_rcnn_detector(family: Family[FasterRcnn], label_map: LabelMap) 
     anchors = build_first_stage_anchors(config, family.preprocessing.network_hw)
     num_anchors, num_rows = len(anchors.is_inner_A), networks.first_stage.output["rpn_offsets_BA4"].shape[1]
     assert num_anchors == num_rows, f"{num_anchors} anchors for {num_rows} rows of the network's outputs"
-    clipped_A4, inner_A = (
-        tf.constant(anchors.clipped_yxyx_px_A4),
-        tf.constant(np.flatnonzero(anchors.is_inner_A), tf.int32),
-    )
+    clipped_A4 = tf.constant(anchors.clipped_yxyx_px_A4)
+    inner_A = tf.constant(np.flatnonzero(anchors.is_inner_A), tf.int32)
     return FasterRcnnDetector(family, label_map, networks.whole, networks, clipped_A4, inner_A)

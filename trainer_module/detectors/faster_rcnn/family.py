@@ -11,9 +11,15 @@ from detloom.schemas.model.faster_rcnn import FasterRcnn
 from detloom.schemas.model.network import ConvHyperparams, KeepAspectRatioResizer
 from detloom.trainer_module.detectors.detector import Family, Finding, check_padding
 from detloom.trainer_module.detectors.faster_rcnn.anchors import build_first_stage_anchors
-from detloom.trainer_module.detectors.one_stage.supported import check_conv_hyperparams
+from detloom.trainer_module.detectors.one_stage.supported import (
+    check_backbone_hyperparams,
+    check_conv_hyperparams,
+    check_suppression,
+)
 
 if TYPE_CHECKING:
+    import keras
+
     from detloom.trainer_module.detectors.faster_rcnn.detector import FasterRcnnDetector
     from detloom.trainer_module.detectors.preprocess import Preprocessing
 
@@ -47,7 +53,6 @@ class FasterRcnnFamily(Family[FasterRcnn]):
             supported = "true, or a larger image_resizer: no anchor is inside of an input of {} x {} pixels"
             yield Finding(has_inner, "model.clip_anchors_to_image", False, supported.format(*network_hw))
         groups: dict[str, ConvHyperparams | None] = {
-            "feature_extractor.conv_hyperparams": config.feature_extractor.conv_hyperparams,
             "first_stage_box_predictor_conv_hyperparams": config.first_stage_box_predictor_conv_hyperparams,
             "second_stage_box_predictor.fc_hyperparams": config.second_stage_box_predictor.fc_hyperparams,
             "second_stage_box_predictor.conv_hyperparams": config.second_stage_box_predictor.conv_hyperparams,
@@ -55,24 +60,15 @@ class FasterRcnnFamily(Family[FasterRcnn]):
         for path, hyperparams in groups.items():
             if hyperparams is not None:
                 yield from check_conv_hyperparams(hyperparams, f"model.{path}")
-        extractor = config.feature_extractor
-        if extractor.conv_hyperparams is not None:  # the convolutions of the backbone have no bias
-            is_supported = (
-                extractor.conv_hyperparams.batch_norm is not None
-                or not extractor.override_base_feature_extractor_hyperparams
-            )
-            path = "model.feature_extractor.conv_hyperparams.batch_norm"
-            supported = "batch norm if override_base_feature_extractor_hyperparams is true"
-            yield Finding(is_supported, path, extractor.conv_hyperparams.batch_norm, supported)
-        path = "model.second_stage_post_processing.batch_non_max_suppression"
+        yield from check_backbone_hyperparams(config.feature_extractor)
+        path = "model.second_stage_post_processing"
+        yield check_suppression(config.second_stage_post_processing, path)
         nms = config.second_stage_post_processing.batch_non_max_suppression
         is_shared = config.second_stage_box_predictor.share_box_across_classes
         supported = "false unless second_stage_box_predictor.share_box_across_classes is true"
         is_supported = is_shared or not nms.use_class_agnostic_nms
-        yield Finding(is_supported, f"{path}.use_class_agnostic_nms", nms.use_class_agnostic_nms, supported)
-        is_supported = not nms.use_class_agnostic_nms or nms.max_classes_per_detection == 1
-        supported = "1 with use_class_agnostic_nms"
-        yield Finding(is_supported, f"{path}.max_classes_per_detection", nms.max_classes_per_detection, supported)
+        path = f"{path}.batch_non_max_suppression.use_class_agnostic_nms"
+        yield Finding(is_supported, path, nms.use_class_agnostic_nms, supported)
 
     @property
     def ground_truth_columns(self) -> tuple[str, ...]:
@@ -99,14 +95,14 @@ class FasterRcnnFamily(Family[FasterRcnn]):
 
         return build_faster_rcnn_detector(self, label_map)
 
-    def odapi_layer_keys(self) -> dict[str, str]:
+    def odapi_layer_keys(self, network: "keras.Model") -> dict[str, str]:
         """See `Family`."""
         from detloom.trainer_module.detectors.faster_rcnn.odapi_keys import faster_rcnn_layer_keys
 
-        return faster_rcnn_layer_keys(self.config)
+        return faster_rcnn_layer_keys(self.config, network)
 
-    def odapi_classification_keys(self) -> dict[str, str]:
+    def odapi_classification_keys(self, network: "keras.Model") -> dict[str, str]:
         """See `Family`."""
         from detloom.trainer_module.detectors.faster_rcnn.odapi_keys import classification_layer_keys
 
-        return classification_layer_keys(self.config)
+        return classification_layer_keys(network)

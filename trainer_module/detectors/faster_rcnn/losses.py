@@ -84,9 +84,11 @@ def first_stage_losses(
     objectness_BA = class_losses(WeightedSoftmax(), objectness_logits_BA2, counted)
     box_BA = box_losses(_BOX_LOSS, BOX_CODER, anchors_yxyx_px_A4, rpn_offsets_BA4, counted)
     num_sampled_B1 = tf.maximum(tf.reduce_sum(sampled_BA, axis=1, keepdims=True), 1.0)
+    objectness_loss = tf.reduce_sum(objectness_BA / num_sampled_B1)
+    box_loss = tf.reduce_sum(box_BA / num_sampled_B1)
     return {
-        "rpn_objectness_loss": config.first_stage_objectness_loss_weight * _total(objectness_BA / num_sampled_B1),
-        "rpn_box_loss": config.first_stage_localization_loss_weight * _total(box_BA / num_sampled_B1),
+        "rpn_objectness_loss": config.first_stage_objectness_loss_weight * objectness_loss,
+        "rpn_box_loss": config.first_stage_localization_loss_weight * box_loss,
     }
 
 
@@ -121,7 +123,7 @@ def second_stage_losses(
             box_weight=box_weight,
         )
         class_BP, box_BP = class_BP * is_hard_BP, box_BP * is_hard_BP
-    return {"class_loss": class_weight * _total(class_BP), "box_loss": box_weight * _total(box_BP)}
+    return {"class_loss": class_weight * tf.reduce_sum(class_BP), "box_loss": box_weight * tf.reduce_sum(box_BP)}
 
 
 def mask_loss(
@@ -153,10 +155,6 @@ def mask_loss(
         logits_BNhw = tf.einsum("bnhwl,bnl->bnhw", mask_logits_BNhwL, is_class_BNL)
     loss_BNhw = tf.nn.sigmoid_cross_entropy_with_logits(labels=target_BNhw, logits=logits_BNhw)
     weights_BN = weights_BN * targets.box_weight_BA
-    total = _total(loss_BNhw * weights_BN[..., tf.newaxis, tf.newaxis])
+    total = tf.reduce_sum(loss_BNhw * weights_BN[..., tf.newaxis, tf.newaxis])
     num_cells = tf.maximum(tf.reduce_sum(weights_BN) * float(mask_hw[0] * mask_hw[1]), 1.0)
     return config.second_stage_mask_prediction_loss_weight * total / num_cells
-
-
-def _total(loss_BN: tf.Tensor) -> tf.Tensor:
-    return tf.reduce_sum(loss_BN)

@@ -152,14 +152,11 @@ def _build_features(config: FasterRcnnFeatureExtractor, image: keras.KerasTensor
 def _build_rpn_heads(config: FasterRcnn, features: dict[int, keras.KerasTensor]) -> dict[str, keras.KerasTensor]:
     """Build the region proposal network: one convolution for all levels, and two heads for each level."""
     layers = ConvLayers(config.first_stage_box_predictor_conv_hyperparams, freeze_batchnorm=False)
-    conv = keras.layers.Conv2D(
+    conv = layers.conv(
         config.first_stage_box_predictor_depth,
         config.first_stage_box_predictor_kernel_size,
-        padding="same",
+        "head_rpn_conv",
         dilation_rate=config.first_stage_atrous_rate,
-        use_bias=layers.use_bias,
-        name="head_rpn_conv",
-        **layers.kernel(),
     )
     batch_norm = layers.batch_norm("head_rpn_conv_bn")
     activate = keras.layers.ReLU(6.0, name="head_rpn_conv_activation")
@@ -169,7 +166,7 @@ def _build_rpn_heads(config: FasterRcnn, features: dict[int, keras.KerasTensor])
         hidden = conv(feature)
         hidden = activate(hidden if batch_norm is None else batch_norm(hidden))
         for what, depth in (("offsets", 4), ("objectness", 2)):
-            head = keras.layers.Conv2D(per_location * depth, 1, name=f"head_rpn_{what}_{index}", **layers.kernel())
+            head = layers.conv(per_location * depth, 1, f"head_rpn_{what}_{index}", use_bias=True)
             found[what].append(keras.layers.Reshape((-1, depth))(head(hidden)))
     return {
         "rpn_offsets_BA4": _join_levels(found["offsets"]),
@@ -235,8 +232,7 @@ def _build_third_stage(
     prefix = mask_prefix(predictor)
 
     def convolve(features: keras.KerasTensor, name: str) -> keras.KerasTensor:
-        conv = keras.layers.Conv2D(depth, 3, padding="same", use_bias=layers.use_bias, name=name, **layers.kernel())
-        return layers.finish(conv(features), name)
+        return layers.finish(layers.conv(depth, 3, name)(features), name)
 
     features = regions
     if not predictor.convolve_then_upsample_masks:
@@ -248,7 +244,7 @@ def _build_third_stage(
         features = keras.layers.UpSampling2D(factors, name="head_mask_upsample")(features)
         features = convolve(features, f"{prefix}_upsampled_conv")
     num_masks, name = (1, "head_masks") if predictor.masks_are_class_agnostic else (num_classes, "head_classes_masks")
-    logits = keras.layers.Conv2D(num_masks, 3, padding="same", name=name, **layers.kernel())(features)
+    logits = layers.conv(num_masks, 3, name, use_bias=True)(features)
     return {"mask_logits_NhwL": keras.layers.Activation("linear", dtype=tf.float32)(logits)}
 
 

@@ -1,28 +1,30 @@
 """Keys of the layers of a Faster R-CNN in checkpoints of the Object Detection API."""
 
+import keras
+
 from detloom.schemas.model.faster_rcnn import FasterRcnn
 from detloom.schemas.model.network import MaskRcnnBoxPredictor
 from detloom.trainer_module.detectors.faster_rcnn.anchors import feature_levels
-from detloom.trainer_module.detectors.faster_rcnn.network import INCEPTION_RESNET_V2, backbone_config, mask_prefix
+from detloom.trainer_module.detectors.faster_rcnn.network import backbone_config, mask_prefix
 from detloom.trainer_module.detectors.one_stage.odapi_keys import neck_layer_keys
-from detloom.trainer_module.layers.backbones.inception_resnet_v2 import first_part_layer_names, second_part_layer_names
-from detloom.trainer_module.layers.backbones.odapi_keys import backbone_layer_keys, numbered_layer_keys
+from detloom.trainer_module.layers.backbones.odapi_keys import backbone_layers, numbered_layer_keys
 
 _SSD_EXTRACTOR = "model/_feature_extractor/"
 _FIRST = "model/_feature_extractor_for_proposal_features"
 _SECOND = "model/_feature_extractor_for_box_classifier_features"
+_SECOND_PART = ("conv5_", "mixed_7a_", "block8_", "conv_7b_")  # starts of the names of its layers
 _RPN_CONV = "model/_first_stage_box_predictor_first_conv"
 _RPN_HEADS = "model/_first_stage_box_predictor/_prediction_heads"
 _HEADS = "model/_mask_rcnn_box_predictor"
 _MASK_HEAD = f"{_HEADS}/_third_stage_heads/mask_predictions/_mask_predictor_layers"
 
 
-def faster_rcnn_layer_keys(config: FasterRcnn) -> dict[str, str]:
+def faster_rcnn_layer_keys(config: FasterRcnn, network: keras.Model) -> dict[str, str]:
     """Return the key, without the variable name, of each layer with variables, by our layer name.
 
     Keys of batch norms are included even if there are none.
     """
-    keys = {**_extractor_keys(config), "head_rpn_conv": f"{_RPN_CONV}/layer_with_weights-0"}
+    keys = {**_extractor_keys(config, network), "head_rpn_conv": f"{_RPN_CONV}/layer_with_weights-0"}
     keys["head_rpn_conv_bn"] = f"{_RPN_CONV}/layer_with_weights-1"
     for index in range(len(feature_levels(config.feature_extractor))):
         keys[f"head_rpn_offsets_{index}"] = f"{_RPN_HEADS}/box_encodings/{index}/_box_encoder_layers/0"
@@ -54,33 +56,27 @@ def _mask_keys(predictor: MaskRcnnBoxPredictor) -> dict[str, str]:
     return {**keys, **batch_norms, name: f"{_MASK_HEAD}/{last}"}
 
 
-def classification_layer_keys(config: FasterRcnn) -> dict[str, str]:
+def classification_layer_keys(network: keras.Model) -> dict[str, str]:
     """Return the keys of the backbone's layers in the numbering of a checkpoint trained on classification."""
-    if config.feature_extractor.backbone == INCEPTION_RESNET_V2:
-        return numbered_layer_keys([*first_part_layer_names(), *second_part_layer_names()])
-    return backbone_layer_keys(backbone_config(config.feature_extractor))
+    first, second = _parts_of_backbone(network)
+    return numbered_layer_keys([*first, *second])
 
 
-def _extractor_keys(config: FasterRcnn) -> dict[str, str]:
-    if config.feature_extractor.backbone == INCEPTION_RESNET_V2:
-        return _keys_of_parts(list(first_part_layer_names()), list(second_part_layer_names()))
-    extractor = backbone_config(config.feature_extractor)
-    backbone = backbone_layer_keys(extractor)
+def _extractor_keys(config: FasterRcnn, network: keras.Model) -> dict[str, str]:
+    first, second = _parts_of_backbone(network)
     if config.feature_extractor.neck is None:
-        return _keys_of_parts(
-            [name for name in backbone if not name.startswith("conv5_")],
-            [name for name in backbone if name.startswith("conv5_")],
-        )
+        return numbered_layer_keys(first, _FIRST) | numbered_layer_keys(second, _SECOND)
+    extractor = backbone_config(config.feature_extractor)
     # The names of the attributes have no underscore here.
-    keys = {name: key.removeprefix(_SSD_EXTRACTOR) for name, key in (backbone | neck_layer_keys(extractor)).items()}
+    keys = numbered_layer_keys([*first, *second]) | neck_layer_keys(extractor)
+    keys = {name: key.removeprefix(_SSD_EXTRACTOR).removeprefix("_") for name, key in keys.items()}
     has_batch_norm = extractor.conv_hyperparams.batch_norm is not None
     regions = ["neck_region_dense_1", *(["neck_region_bn"] if has_batch_norm else []), "neck_region_dense_2"]
-    return {
-        **{name: f"{_FIRST}/{key.removeprefix('_')}" for name, key in keys.items()},
-        **{name: f"{_SECOND}/layer_with_weights-{index}" for index, name in enumerate(regions)},
-    }
+    return {name: f"{_FIRST}/{key}" for name, key in keys.items()} | numbered_layer_keys(regions, _SECOND)
 
 
-def _keys_of_parts(first: list[str], second: list[str]) -> dict[str, str]:
-    """Number the layers of the two parts of the backbone separately."""
-    return numbered_layer_keys(first, _FIRST) | numbered_layer_keys(second, _SECOND)
+def _parts_of_backbone(network: keras.Model) -> tuple[list[str], list[str]]:
+    """Return the names of the layers before and after the crops, which are numbered separately without a pyramid."""
+    names = backbone_layers(network)
+    second = [name for name in names if name.startswith(_SECOND_PART)]
+    return [name for name in names if name not in second], second

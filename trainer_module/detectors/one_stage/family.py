@@ -58,12 +58,12 @@ class SsdFamily(Family[Ssd]):
 
         return build_ssd_detector(self, label_map)
 
-    def odapi_layer_keys(self) -> dict[str, str]:
+    def odapi_layer_keys(self, network: "keras.Model") -> dict[str, str]:
         """Return the keys; {} for EfficientNet-Lite, which the Object Detection API does not have."""
         from detloom.trainer_module.detectors.one_stage.odapi_keys import odapi_layer_keys
 
         is_lite = self.config.feature_extractor.backbone.startswith("efficientnet-lite")
-        return {} if is_lite else odapi_layer_keys(self.config)
+        return {} if is_lite else odapi_layer_keys(self.config, network)
 
     def automl_sources(self, network: "keras.Model") -> dict[str, AutomlSource]:
         """Return the sources of an EfficientDet; {} for detectors with another neck."""

@@ -8,7 +8,7 @@ import keras
 from detloom.schemas.model.detector import Ssd
 from detloom.schemas.model.network import ConvolutionalBoxPredictor, WeightSharedConvolutionalBoxPredictor
 from detloom.trainer_module.boxes.anchors import num_anchors_per_location
-from detloom.trainer_module.layers.conv_layers import ConvLayers, conv_or_separable
+from detloom.trainer_module.layers.conv_layers import ConvLayers
 
 # --- plain SSD (arXiv:1512.02325): each level has its own convolutions ------------------------------------------------
 
@@ -38,7 +38,7 @@ def _level_tower(
     """Apply the 1x1 convolutions shared by boxes and classes."""
     depth = max(min(features.shape[-1], head.max_depth), head.min_depth)
     for i in range(head.num_layers_before_predictor if depth > 0 else 0):
-        conv = keras.layers.Conv2D(depth, 1, use_bias=layers.use_bias, name=f"head_conv_{i}_{index}", **layers.kernel())
+        conv = layers.conv(depth, 1, f"head_conv_{i}_{index}")
         features = layers.finish(conv(features), conv.name)
     return features
 
@@ -60,15 +60,8 @@ def _level_output(
             kernel_size, padding="same", use_bias=layers.use_bias, name=f"head_{what}_depthwise_{index}"
         )
         features, kernel_size = layers.finish(depthwise(features), depthwise.name), 1
-    conv = keras.layers.Conv2D(
-        num_channels,
-        kernel_size,
-        padding="same",
-        bias_initializer=keras.initializers.Constant(bias),
-        name=f"{name}_{index}",
-        **layers.kernel(),
-    )
-    return conv(features)
+    settings = {"use_bias": True, "bias_initializer": keras.initializers.Constant(bias)}
+    return layers.conv(num_channels, kernel_size, f"{name}_{index}", **settings)(features)
 
 
 # --- RetinaNet and EfficientDet: all levels share the convolutions, and each has its own batch norm -------------------
@@ -111,8 +104,7 @@ class _SharedLayers:
         head = self.head
         kernels = ("depthwise", "pointwise") if head.apply_conv_hyperparams_pointwise else ("depthwise",)
         return [
-            conv_or_separable(
-                self.layers,
+            self.layers.conv(
                 head.depth,
                 head.kernel_size,
                 f"{prefix}_{i}",
@@ -129,13 +121,13 @@ class _SharedLayers:
         return features
 
     def last(self, num_channels: int, bias: float, name: str) -> keras.Layer:
-        return conv_or_separable(
-            self.layers,
+        return self.layers.conv(
             num_channels,
             self.head.kernel_size,
             name,
             use_depthwise=self.head.use_depthwise,
             kernels=("depthwise", "pointwise") if self.head.apply_conv_hyperparams_to_heads else (),
+            use_bias=True,
             bias_initializer=keras.initializers.Constant(bias),
         )
 
@@ -148,6 +140,6 @@ class _SharedLayers:
         projected = {}
         for level, features in pyramid.items():
             name = f"head_project_level_{level}"
-            conv = keras.layers.Conv2D(depth, 1, use_bias=self.use_bias, name=name, **self.layers.kernel())
+            conv = self.layers.conv(depth, 1, name, use_bias=self.use_bias)
             projected[level] = self.layers.normalize(conv(features), f"{name}_bn")
         return projected

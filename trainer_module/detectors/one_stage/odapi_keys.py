@@ -1,5 +1,7 @@
 """Keys of the layers of a single-shot detector in checkpoints of the Object Detection API."""
 
+import keras
+
 from detloom.schemas.model.detector import Ssd
 from detloom.schemas.model.network import (
     BiFpn,
@@ -19,10 +21,10 @@ _PREDICTOR = "model/_box_predictor"
 _BOXES, _CLASSES = "box_encodings", "class_predictions_with_background"
 
 
-def odapi_layer_keys(config: Ssd) -> dict[str, str]:
+def odapi_layer_keys(config: Ssd, network: keras.Model) -> dict[str, str]:
     """Return the key, without the variable name, of each layer with variables, by our layer name."""
     extractor = config.feature_extractor
-    return {**backbone_layer_keys(extractor), **neck_layer_keys(extractor), **head_layer_keys(config)}
+    return {**backbone_layer_keys(extractor, network), **neck_layer_keys(extractor), **head_layer_keys(config)}
 
 
 def neck_layer_keys(config: FeatureExtractor) -> dict[str, str]:

@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Iterator
 
 from detloom.schemas.model.detector import FasterRcnnBoxCoder, MultiscaleAnchorGenerator, PostProcessing, Ssd
+from detloom.schemas.model.faster_rcnn import FasterRcnnFeatureExtractor
 from detloom.schemas.model.network import (
     BiFpn,
     ConvHyperparams,
@@ -33,7 +34,7 @@ def check_settings(config: Ssd) -> Iterator[Finding]:
     yield from _check_box_predictor(config)
     coder = config.box_coder  # keypoints do not reach the losses
     yield Finding(isinstance(coder, FasterRcnnBoxCoder), "model.box_coder", coder, "FasterRcnnBoxCoder")
-    yield from _check_post_processing(config.post_processing)
+    yield check_suppression(config.post_processing, "model.post_processing")
 
 
 def _check_image_resizer(config: Ssd) -> Iterator[Finding]:
@@ -78,7 +79,7 @@ def _coarsest_upsampled_level(config: Ssd) -> int | None:
 
 
 def _check_feature_extractor(extractor: FeatureExtractor) -> Iterator[Finding]:
-    path, overridden = "model.feature_extractor", extractor.override_base_feature_extractor_hyperparams
+    path = "model.feature_extractor"
     if isinstance(extractor.neck, ExtraFeatureLayers):  # the reference builds 6 levels if there are more
         num_layers = extractor.neck.num_layers
         yield Finding(num_layers <= MAX_EXTRA_LEVELS, f"{path}.neck.num_layers", num_layers, f"1 to {MAX_EXTRA_LEVELS}")
@@ -86,12 +87,7 @@ def _check_feature_extractor(extractor: FeatureExtractor) -> Iterator[Finding]:
         for field in ("use_depthwise", "use_explicit_padding"):
             is_set = getattr(extractor, field)
             yield Finding(not is_set, f"{path}.{field}", is_set, f"false with {extractor.backbone}")
-    hyperparams = extractor.conv_hyperparams
-    yield from check_conv_hyperparams(hyperparams, f"{path}.conv_hyperparams")
-    # The convolutions of the backbone have no bias, so that nothing would replace the batch norm.
-    supported = "batch norm if override_base_feature_extractor_hyperparams is true"
-    is_supported = hyperparams.batch_norm is not None or not overridden
-    yield Finding(is_supported, f"{path}.conv_hyperparams.batch_norm", hyperparams.batch_norm, supported)
+    yield from check_backbone_hyperparams(extractor)
 
 
 def _check_box_predictor(config: Ssd) -> Iterator[Finding]:
@@ -112,6 +108,17 @@ def _check_box_predictor(config: Ssd) -> Iterator[Finding]:
     yield Finding(len(set(counts)) == 1, "model.anchor_generator", config.anchor_generator, supported)
 
 
+def check_backbone_hyperparams(extractor: FeatureExtractor | FasterRcnnFeatureExtractor) -> Iterator[Finding]:
+    path, hyperparams = "model.feature_extractor.conv_hyperparams", extractor.conv_hyperparams
+    if hyperparams is None:
+        return
+    yield from check_conv_hyperparams(hyperparams, path)
+    # The convolutions of the backbone have no bias, so that nothing would replace the batch norm.
+    is_supported = hyperparams.batch_norm is not None or not extractor.override_base_feature_extractor_hyperparams
+    supported = "batch norm if override_base_feature_extractor_hyperparams is true"
+    yield Finding(is_supported, f"{path}.batch_norm", hyperparams.batch_norm, supported)
+
+
 def check_conv_hyperparams(hyperparams: ConvHyperparams, path: str) -> Iterator[Finding]:
     if hyperparams.batch_norm is not None:
         epsilon = hyperparams.batch_norm.epsilon
@@ -119,8 +126,9 @@ def check_conv_hyperparams(hyperparams: ConvHyperparams, path: str) -> Iterator[
         yield Finding(is_supported, f"{path}.batch_norm.epsilon", epsilon, f"{_MIN_BATCH_NORM_EPSILON} or more")
 
 
-def _check_post_processing(post_processing: PostProcessing) -> Iterator[Finding]:
-    path, nms = "model.post_processing.batch_non_max_suppression", post_processing.batch_non_max_suppression
-    is_supported = not nms.use_class_agnostic_nms or nms.max_classes_per_detection == 1  # the reference refuses it too
+def check_suppression(post_processing: PostProcessing, path: str) -> Finding:
+    """Check what the reference refuses too: several classes of a detection with class agnostic suppression."""
+    nms, path = post_processing.batch_non_max_suppression, f"{path}.batch_non_max_suppression"
+    is_supported = not nms.use_class_agnostic_nms or nms.max_classes_per_detection == 1
     supported = "1 with use_class_agnostic_nms"
-    yield Finding(is_supported, f"{path}.max_classes_per_detection", nms.max_classes_per_detection, supported)
+    return Finding(is_supported, f"{path}.max_classes_per_detection", nms.max_classes_per_detection, supported)

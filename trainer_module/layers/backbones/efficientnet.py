@@ -9,7 +9,6 @@ and last stage are scaled.
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -190,15 +189,3 @@ def _squeeze_and_excite(layers: ConvLayers, features: keras.KerasTensor, block: 
     factors = layers.backbone_conv(features.shape[-1], f"{name}_se_expand", **bias)(reduced)
     factors = keras.layers.Activation("sigmoid", name=f"{name}_se_expand_activation")(factors)
     return keras.layers.Multiply(name=f"{name}_se_excite")([features, factors])
-
-
-def efficientnet_layers(config: FeatureExtractor) -> Iterator[str]:
-    """Yield the names of the layers with weights, in forward order."""
-    yield from ("stem_conv", "stem_bn")
-    for block in efficientnet_blocks(config):
-        if block.expansion > 1:
-            yield from (f"{block.name}_expand_conv", f"{block.name}_expand_bn")
-        yield from (f"{block.name}_dwconv", f"{block.name}_bn")
-        if block.has_squeeze_and_excitation:
-            yield from (f"{block.name}_se_reduce", f"{block.name}_se_expand")
-        yield from (f"{block.name}_project_conv", f"{block.name}_project_bn")

@@ -5,9 +5,6 @@ residual blocks goes around the smaller maps. Each hourglass of a stack refines 
 reference has no weight penalty and uses the Keras initializers.
 """
 
-from __future__ import annotations
-
-import itertools
 from typing import NamedTuple
 
 import keras
@@ -37,10 +34,6 @@ class Hourglass(NamedTuple):
     is_stem_strided: bool = True
     prefix: str = ""
 
-    def name_of(self, number: int) -> str:
-        """Return the start of the names of the layers of an hourglass, counted from 1."""
-        return f"{self.prefix}hourglass{number}"
-
 
 HOURGLASSES = {
     "hourglass_10": Hourglass(32, (64, 64), (1, 1)),
@@ -51,68 +44,6 @@ HOURGLASSES = {
 }
 
 
-class ResidualBlock(NamedTuple):
-    """Two 3x3 convolutions; the shortcut is a 1x1 convolution if the shape changes."""
-
-    name: str
-    channels: int
-    strides: int = 1
-    has_conv_shortcut: bool = False
-
-
-class HourglassLevel(NamedTuple):
-    """The paths of one level.
-
-    Attributes:
-        around: keeps the size.
-        down: the first block halves the size.
-        inside: the next level, or the inner blocks of the last one.
-        up: its output is doubled and added to that of `around`.
-    """
-
-    around: tuple[ResidualBlock, ...]
-    down: tuple[ResidualBlock, ...]
-    inside: HourglassLevel | tuple[ResidualBlock, ...]
-    up: tuple[ResidualBlock, ...]
-
-
-def stem_block(config: Hourglass) -> ResidualBlock:
-    """Return the block after the first convolution."""
-    strides = 2 if config.is_stem_strided else 1
-    return ResidualBlock(f"{config.prefix}stem_block", config.channels[0], strides, has_conv_shortcut=True)
-
-
-def block_between(config: Hourglass, number: int) -> ResidualBlock:
-    """Return the block between an hourglass, counted from 1, and the next one."""
-    return ResidualBlock(f"{config.name_of(number)}_next_block", config.channels[0])
-
-
-def hourglass_level(config: Hourglass, number: int, level: int = 1) -> HourglassLevel:
-    """Return the blocks of an hourglass from a level on; `number` and `level` count from 1."""
-    name = f"{config.name_of(number)}_level{level}"
-    channels, inner_channels = config.channels[level - 1 : level + 1]
-    count, inner_count = config.num_blocks[level - 1 : level + 1]
-    is_last = level == len(config.channels) - 1
-    return HourglassLevel(
-        around=_blocks(f"{name}_around", (channels,) * count),
-        down=_blocks(f"{name}_down", (inner_channels,) * count, strides=2),
-        inside=_blocks(f"{name}_inside", (inner_channels,) * inner_count)
-        if is_last
-        else hourglass_level(config, number, level + 1),
-        up=_blocks(f"{name}_up", (*(inner_channels,) * (count - 1), channels)),
-    )
-
-
-def _blocks(name: str, channels: tuple[int, ...], strides: int = 1) -> tuple[ResidualBlock, ...]:
-    """Return a sequence of blocks, the first with `strides`."""
-    steps = [strides, *(1 for _ in channels[1:])]
-    changes = [strides > 1, *(one != other for one, other in itertools.pairwise(channels))]
-    return tuple(
-        ResidualBlock(f"{name}{number}", *settings)
-        for number, settings in enumerate(zip(channels, steps, changes, strict=True), start=1)
-    )
-
-
 def build_hourglasses(config: Hourglass, image: keras.KerasTensor) -> list[keras.KerasTensor]:
     """Build the output of each hourglass, [B, H, W, `channels[0]`], of the stride of the stem.
 
@@ -120,44 +51,55 @@ def build_hourglasses(config: Hourglass, image: keras.KerasTensor) -> list[keras
     """
     kernel_size, strides = (7, 2) if config.is_stem_strided else (3, 1)
     features = _conv(image, config.stem_channels, kernel_size, f"{config.prefix}stem", strides=strides)
-    features = _residual(features, stem_block(config))
+    name = f"{config.prefix}stem_block"
+    features = _residual(features, config.channels[0], name, strides=strides, has_conv_shortcut=True)
     outputs: list[keras.KerasTensor] = []
     for number in range(1, config.num_stacked + 1):
-        inside = _build_level(features, hourglass_level(config, number))
-        outputs.append(_conv(inside, config.channels[0], 3, f"{config.name_of(number)}_output"))
+        name = f"{config.prefix}hourglass{number}"
+        inside = _build_level(config, features, name)
+        outputs.append(_conv(inside, config.channels[0], 3, f"{name}_output"))
         if number < config.num_stacked:
-            name = f"{config.name_of(number)}_next"
-            merged = keras.layers.Add(name=f"{name}_add")(
+            merged = keras.layers.Add(name=f"{name}_next_add")(
                 [
-                    _conv(features, config.channels[0], 1, f"{name}_input", activate=False),
-                    _conv(outputs[-1], config.channels[0], 1, f"{name}_output", activate=False),
+                    _conv(features, config.channels[0], 1, f"{name}_next_input", activate=False),
+                    _conv(outputs[-1], config.channels[0], 1, f"{name}_next_output", activate=False),
                 ]
             )
-            merged = keras.layers.ReLU(name=f"{name}_relu")(merged)
-            features = _residual(merged, block_between(config, number))
+            merged = keras.layers.ReLU(name=f"{name}_next_relu")(merged)
+            features = _residual(merged, config.channels[0], f"{name}_next_block")
     return outputs
 
 
-def _build_level(features: keras.KerasTensor, level: HourglassLevel) -> keras.KerasTensor:
-    around = _sequence(features, level.around)
-    inside = _sequence(features, level.down)
-    if isinstance(level.inside, HourglassLevel):
-        inside = _build_level(inside, level.inside)
+def _build_level(config: Hourglass, features: keras.KerasTensor, hourglass: str, level: int = 1) -> keras.KerasTensor:
+    """Build an hourglass from a level on, counted from 1."""
+    name = f"{hourglass}_level{level}"
+    channels, inner_channels = config.channels[level - 1 : level + 1]
+    count, inner_count = config.num_blocks[level - 1 : level + 1]
+    around = _blocks(features, (channels,) * count, f"{name}_around")
+    inside = _blocks(features, (inner_channels,) * count, f"{name}_down", strides=2)
+    if level < len(config.channels) - 1:
+        inside = _build_level(config, inside, hourglass, level + 1)
     else:
-        inside = _sequence(inside, level.inside)
-    name = level.up[-1].name
-    doubled = keras.layers.UpSampling2D(2, name=f"{name}_upsample")(_sequence(inside, level.up))
-    return keras.layers.Add(name=f"{name}_merge")([around, doubled])
+        inside = _blocks(inside, (inner_channels,) * inner_count, f"{name}_inside")
+    up = _blocks(inside, (*(inner_channels,) * (count - 1), channels), f"{name}_up")
+    doubled = keras.layers.UpSampling2D(2, name=f"{name}_up{count}_upsample")(up)
+    return keras.layers.Add(name=f"{name}_up{count}_merge")([around, doubled])
 
 
-def _sequence(features: keras.KerasTensor, blocks: tuple[ResidualBlock, ...]) -> keras.KerasTensor:
-    for block in blocks:
-        features = _residual(features, block)
+def _blocks(features: keras.KerasTensor, channels: tuple[int, ...], name: str, strides: int = 1) -> keras.KerasTensor:
+    """Apply residual blocks, the first with `strides`."""
+    for number, num_channels in enumerate(channels, start=1):
+        changes_shape = strides > 1 or features.shape[-1] != num_channels
+        block = f"{name}{number}"
+        features = _residual(features, num_channels, block, strides=strides, has_conv_shortcut=changes_shape)
+        strides = 1
     return features
 
 
-def _residual(inputs: keras.KerasTensor, block: ResidualBlock) -> keras.KerasTensor:
-    name, channels, strides, has_conv_shortcut = block
+def _residual(
+    inputs: keras.KerasTensor, channels: int, name: str, *, strides: int = 1, has_conv_shortcut: bool = False
+) -> keras.KerasTensor:
+    """Apply two 3x3 convolutions; the shortcut is a 1x1 convolution if the shape changes."""
     features = _conv(inputs, channels, 3, f"{name}_1", strides=strides)
     features = _conv(features, channels, 3, f"{name}_2", activate=False)
     shortcut = inputs

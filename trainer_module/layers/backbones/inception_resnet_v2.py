@@ -5,7 +5,7 @@ of all feature maps are aligned, and no batch norm has a scale. It has two parts
 second is applied to each region.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import keras
@@ -135,19 +135,6 @@ def build_second_part(regions: keras.KerasTensor, *, freeze_batchnorm: bool) -> 
     return _apply(layers, _apply_blocks(layers, regions, SECOND_PART), LAST, "conv_7b")
 
 
-def first_part_layer_names() -> Iterator[str]:
-    """Yield the names of the layers with variables in the reference's order."""
-    for index in range(len(STEM_BEFORE_POOL) + len(STEM_AFTER_POOL)):
-        yield from (f"stem_{index}_conv", f"stem_{index}_bn")
-    yield from _names_of_blocks(FIRST_PART)
-
-
-def second_part_layer_names() -> Iterator[str]:
-    """Yield the names of the layers with variables in the reference's order."""
-    yield from _names_of_blocks(SECOND_PART)
-    yield from ("conv_7b_conv", "conv_7b_bn")
-
-
 def _apply_blocks(
     layers: ConvLayers, features: keras.KerasTensor, blocks: dict[str, Mixed | Residual]
 ) -> keras.KerasTensor:
@@ -197,25 +184,3 @@ def _apply(layers: ConvLayers, features: keras.KerasTensor, conv: Conv, name: st
         conv.channels, f"{name}_conv", kernel_size=conv.kernel_hw, strides=conv.strides, padding="same"
     )
     return layers.activate(layers.normalize(layer(features), f"{name}_bn"), f"{name}_ac")
-
-
-def _names_of_blocks(blocks: dict[str, Mixed | Residual]) -> Iterator[str]:
-    for name, block in blocks.items():
-        if isinstance(block, Mixed):
-            yield from _names_of_branches(block.branches, name)
-            continue
-        for number in range(1, block.repetitions + 1):
-            yield from _names_of_branches(block.branches, f"{name}_{number}")
-            yield f"{name}_{number}_conv"
-
-
-def _names_of_branches(branches: Branches, name: str) -> Iterator[str]:
-    """Yield the layers by their distance from the end of the branches: the convolutions, then their batch norms."""
-    for distance in range(max(map(len, branches)), 0, -1):
-        here = [
-            f"{name}_{number}_{len(convs) - distance}"
-            for number, convs in enumerate(branches)
-            if len(convs) >= distance
-        ]
-        yield from (f"{stem}_conv" for stem in here)
-        yield from (f"{stem}_bn" for stem in here)

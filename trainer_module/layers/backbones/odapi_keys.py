@@ -1,38 +1,47 @@
 """Keys of backbone layers in checkpoints of the Object Detection API.
 
 It numbers the layers with variables in the order of the Keras graph: by their distance from the end of the backbone,
-and at the same distance by age. The layers of EfficientNets are numbered in forward order.
+and at the same distance by age. Our backbones have the same graphs.
 """
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable
 from dataclasses import replace
 
+import keras
+
 from detloom.schemas.model.network import BiFpn, FeatureExtractor
-from detloom.trainer_module.layers.backbones.efficientnet import efficientnet_layers
-from detloom.trainer_module.layers.backbones.hourglass import (
-    Hourglass,
-    HourglassLevel,
-    ResidualBlock,
-    block_between,
-    hourglass_level,
-    stem_block,
-)
-from detloom.trainer_module.layers.backbones.mobilenet_v1 import MOBILENET_V1_BLOCKS
-from detloom.trainer_module.layers.backbones.mobilenet_v2 import MOBILENET_V2_BLOCKS
-from detloom.trainer_module.layers.backbones.resnet_v1 import RESNET_V1_BLOCKS
+from detloom.trainer_module.layers.backbones.efficientnet import efficientnet_blocks
+from detloom.trainer_module.layers.backbones.hourglass import Hourglass
 
 _BACKBONE = "model/_feature_extractor/classification_backbone"
 _USED_EFFICIENTNET = "model/_feature_extractor/_efficientnet"
 _HOURGLASSES = "model/_feature_extractor/_network"
+# Number of the hourglass, name of the block or convolution, number of the convolution of a block, kind of layer.
+_HOURGLASS_LAYER = re.compile(r"(?:hourglass(\d+)_)?(.+?)(?:_([012]))?_(conv|bn)")
+_HOURGLASS_BLOCK = re.compile(r"level(\d+)_(around|down|inside|up)(\d+)")
+_PATHS = {"around": "encoder_block1", "down": "encoder_block2", "inside": "inner_block", "up": "decoder_block"}
+_BETWEEN = {
+    "output": "output_conv",
+    "next_input": "intermediate_conv1",
+    "next_output": "intermediate_conv2",
+    "next_block": "intermediate_residual",
+}
+_CONVOLUTIONS = {"0": "/skip", "1": "/conv_block", "2": "", None: ""}
+_KINDS = {"conv": "conv", "bn": "norm"}
 
 
-def backbone_layer_keys(extractor: FeatureExtractor) -> dict[str, str]:
+def backbone_layers(network: keras.Model) -> list[str]:
+    """Return the names of the backbone's layers with variables, in the order of the Keras graph."""
+    layers = [layer.name for layer in network.layers if layer.weights]
+    return [name for name in layers if not name.startswith(("neck_", "head_"))]
+
+
+def backbone_layer_keys(extractor: FeatureExtractor, network: keras.Model) -> dict[str, str]:
     """Return the key, without the variable name, of each layer with variables, by our layer name."""
+    names = backbone_layers(network)
     if extractor.backbone.startswith("efficientnet"):
-        return efficientnet_layer_keys(extractor)
-    overridden = extractor.override_base_feature_extractor_hyperparams
-    has_batch_norm = not overridden or extractor.conv_hyperparams.batch_norm is not None
-    names = [name for name in _layer_names(extractor) if has_batch_norm or not _is_batch_norm(name)]
+        return _efficientnet_layer_keys(extractor, names)
     return numbered_layer_keys(names)
 
 
@@ -41,7 +50,7 @@ def numbered_layer_keys(names: Iterable[str], root: str = _BACKBONE) -> dict[str
     return {name: f"{root}/layer_with_weights-{index}" for index, name in enumerate(names)}
 
 
-def efficientnet_layer_keys(config: FeatureExtractor) -> dict[str, str]:
+def _efficientnet_layer_keys(config: FeatureExtractor, names: list[str]) -> dict[str, str]:
     """Return the key of each layer of an EfficientNet, by our layer name.
 
     The feature extractor of the Object Detection API holds two models over the same layers: the whole classification
@@ -51,109 +60,39 @@ def efficientnet_layer_keys(config: FeatureExtractor) -> dict[str, str]:
     """
     assert isinstance(config.neck, BiFpn), config.neck
     reference = replace(config, neck=replace(config.neck, features_of_last_blocks=False))
-    used = set(efficientnet_layers(reference))
-    return {
-        name: f"{_USED_EFFICIENTNET if name in used else _BACKBONE}/layer_with_weights-{index}"
-        for index, name in enumerate(efficientnet_layers(config))
-    }
+    used = {"stem", *(block.name for block in efficientnet_blocks(reference))}
+    keys = {}
+    for index, name in enumerate(names):
+        root = _USED_EFFICIENTNET if name.partition("_")[0] in used else _BACKBONE
+        keys[name] = f"{root}/layer_with_weights-{index}"
+    return keys
 
 
-def _layer_names(extractor: FeatureExtractor) -> Iterator[str]:
-    match extractor.backbone:
-        case "mobilenet_v1":
-            return _mobilenet_v1_names()
-        case "mobilenet_v2":
-            return _mobilenet_v2_names()
-        case "resnet50_v1" | "resnet101_v1" | "resnet152_v1":
-            return _resnet_v1_names(RESNET_V1_BLOCKS[extractor.backbone])
-    raise AssertionError(f"no MobileNet or ResNet: {extractor.backbone}")
-
-
-def _mobilenet_v1_names() -> Iterator[str]:
-    yield from ("conv1", "conv1_bn")
-    for block in range(1, len(MOBILENET_V1_BLOCKS) + 1):
-        yield from (f"conv_dw_{block}", f"conv_dw_{block}_bn", f"conv_pw_{block}", f"conv_pw_{block}_bn")
-
-
-def _mobilenet_v2_names() -> Iterator[str]:
-    yield from ("Conv1", "bn_Conv1")
-    for block in range(sum(repetitions for _, _, repetitions, _ in MOBILENET_V2_BLOCKS)):
-        name = f"block_{block}" if block else "expanded_conv"
-        for part in ("expand", "depthwise", "project") if block else ("depthwise", "project"):
-            yield from (f"{name}_{part}", f"{name}_{part}_BN")
-    yield from ("Conv_1", "Conv_1_bn")
-
-
-def _resnet_v1_names(blocks_by_level: tuple[int, ...]) -> Iterator[str]:
-    """Yield the layer names. The shortcut convolution of a block is as deep as its last convolution, and older."""
-    yield from ("conv1_conv", "conv1_bn")
-    for level, repetitions in enumerate(blocks_by_level, start=2):
-        for block in range(1, repetitions + 1):
-            name = f"conv{level}_block{block}"
-            for part in (1, 2):
-                yield from (f"{name}_{part}_conv", f"{name}_{part}_bn")
-            last = (0, 3) if block == 1 else (3,)
-            yield from (f"{name}_{part}_conv" for part in last)
-            yield from (f"{name}_{part}_bn" for part in last)
-
-
-def resnet_v2_layer_names(backbone: str) -> Iterator[str]:
-    """Yield the names of a ResNet V2's layers with variables in the reference's order, without the last batch norm.
-
-    A block normalizes its input first. Only the shortcut of the first block of a level is a convolution.
-    """
-    yield "conv1_conv"
-    for level, repetitions in enumerate(RESNET_V1_BLOCKS[backbone.replace("_v2", "_v1")], start=2):
-        for block in range(1, repetitions + 1):
-            name = f"conv{level}_block{block}"
-            yield f"{name}_preact_bn"
-            for part in (1, 2):
-                yield from (f"{name}_{part}_conv", f"{name}_{part}_bn")
-            yield from (f"{name}_{part}_conv" for part in ((0, 3) if block == 1 else (3,)))
-
-
-def hourglass_layer_keys(config: Hourglass, root: str = _HOURGLASSES) -> dict[str, str]:
+def hourglass_layer_keys(config: Hourglass, network: keras.Model, root: str = _HOURGLASSES) -> dict[str, str]:
     """Return the key of each layer of stacked hourglasses, by our layer name. The reference nests levels and blocks."""
-    stem = f"{root}/{'downsample_input' if config.is_stem_strided else 'conv_input'}"
-    first = _conv_keys(f"{config.prefix}stem", f"{stem}/conv_block")
-    keys = first | _block_keys(stem_block(config), f"{stem}/residual_block")
-    for index in range(config.num_stacked):
-        name = config.name_of(index + 1)
-        keys |= _level_keys(hourglass_level(config, index + 1), f"{root}/hourglass_network/{index}")
-        keys |= _conv_keys(f"{name}_output", f"{root}/output_conv/{index}")
-        if index < config.num_stacked - 1:
-            keys |= _conv_keys(f"{name}_next_input", f"{root}/intermediate_conv1/{index}")
-            keys |= _conv_keys(f"{name}_next_output", f"{root}/intermediate_conv2/{index}")
-            between = block_between(config, index + 1)
-            keys |= _block_keys(between, f"{root}/intermediate_residual/{index}")
+    stem = "downsample_input" if config.is_stem_strided else "conv_input"
+    keys = {}
+    for layer in network.layers:
+        match = _HOURGLASS_LAYER.fullmatch(layer.name.removeprefix(config.prefix))
+        if match is None or not layer.weights or not layer.name.startswith(config.prefix):
+            continue
+        number, block, convolution, kind = match.groups()
+        if number:
+            place = _place_in_hourglass(int(number) - 1, block)
+        elif block in ("stem", "stem_block"):
+            place = f"{stem}/{'residual_block' if block == 'stem_block' else 'conv_block'}"
+        else:
+            continue  # a layer of another part
+        keys[layer.name] = f"{root}/{place}{_CONVOLUTIONS[convolution]}/{_KINDS[kind]}"
     return keys
 
 
-def _level_keys(level: HourglassLevel, key: str) -> dict[str, str]:
-    keys: dict[str, str] = {}
-    paths = {"encoder_block1": level.around, "encoder_block2": level.down, "decoder_block": level.up}
-    if isinstance(level.inside, HourglassLevel):
-        keys |= _level_keys(level.inside, f"{key}/inner_block/0")
-    else:
-        paths["inner_block"] = level.inside
-    for path, blocks in paths.items():
-        for index, block in enumerate(blocks):
-            keys |= _block_keys(block, f"{key}/{path}/{index}")
-    return keys
-
-
-def _block_keys(block: ResidualBlock, key: str) -> dict[str, str]:
-    shortcut = _conv_keys(f"{block.name}_0", f"{key}/skip") if block.has_conv_shortcut else {}
-    return {
-        **_conv_keys(f"{block.name}_1", f"{key}/conv_block"),
-        **_conv_keys(f"{block.name}_2", key),
-        **shortcut,
-    }
-
-
-def _conv_keys(name: str, key: str) -> dict[str, str]:
-    return {f"{name}_conv": f"{key}/conv", f"{name}_bn": f"{key}/norm"}
-
-
-def _is_batch_norm(name: str) -> bool:
-    return name == "bn_Conv1" or name.endswith(("_bn", "_BN"))
+def _place_in_hourglass(index: int, block: str) -> str:
+    """Return the place of a block or convolution of an hourglass, counted from 0."""
+    if block in _BETWEEN:
+        return f"{_BETWEEN[block]}/{index}"
+    match = _HOURGLASS_BLOCK.fullmatch(block)
+    assert match is not None, block
+    level, path, number = match.groups()
+    inner = "inner_block/0/" * (int(level) - 1)
+    return f"hourglass_network/{index}/{inner}{_PATHS[path]}/{int(number) - 1}"

@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 
 from detloom.schemas.model.network import BiFpn, FeatureExtractor
-from detloom.trainer_module.layers.conv_layers import ConvLayers, separable
+from detloom.trainer_module.layers.conv_layers import ConvLayers
 
 _TOP_BACKBONE_LEVEL = 5
 _EPSILON = 1e-4  # section 3.3 of the paper; prevents a division by zero
@@ -71,15 +71,8 @@ def build_bifpn(
             feature = maps[name]
             if is_backbone_feature(name):
                 conv_name = f"neck_{node.name}_input_{index}"
-                conv = keras.layers.Conv2D(
-                    num_channels,
-                    1,
-                    padding="same",
-                    use_bias=layers.use_bias,
-                    name=f"{conv_name}_conv",
-                    **layers.kernel(),
-                )
-                feature = layers.normalize(conv(feature), f"{conv_name}_bn")
+                feature = layers.conv(num_channels, 1, f"{conv_name}_conv")(feature)
+                feature = layers.normalize(feature, f"{conv_name}_bn")
             like = resampled[0] if resampled else None
             resampled.append(_resample(feature, node.level - levels[name], like, f"neck_{node.name}_input_{index}"))
         maps[node.name] = resampled[0] if len(resampled) == 1 else _combine(layers, neck, node, resampled)
@@ -113,7 +106,7 @@ def _combine(layers: ConvLayers, neck: BiFpn, node: BiFpnNode, inputs: list[kera
     fused = _build_fusion(neck, f"{name}_combine")(inputs)
     fused = layers.activate(fused, f"{name}_activation")
     kernels = ("depthwise", "pointwise")
-    conv = separable(layers, num_channels, 3, f"{name}_conv", kernels=kernels, use_bias=layers.use_bias)
+    conv = layers.conv(num_channels, 3, f"{name}_conv", use_depthwise=True, kernels=kernels)
     return layers.normalize(conv(fused), f"{name}_bn")
 
 

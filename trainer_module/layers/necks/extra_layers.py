@@ -31,22 +31,12 @@ def _coarser(
     As in the reference, the kernel of a depthwise convolution has the Keras initializer and no penalty.
     """
     depth, name = _DEPTH_BY_LEVEL[level], f"neck_coarse_{level}"
-    squeeze = keras.layers.Conv2D(
-        scaled_depth(config, depth // 2), 1, use_bias=layers.use_bias, name=f"neck_squeeze_{level}", **layers.kernel()
-    )
+    squeeze = layers.conv(scaled_depth(config, depth // 2), 1, f"neck_squeeze_{level}")
     features = layers.finish(squeeze(features), squeeze.name)
     features, padding = pad_before_stride(config, features, f"{name}_pad")
     if config.use_depthwise:
         depthwise = keras.layers.DepthwiseConv2D(3, 2, padding, use_bias=layers.use_bias, name=f"{name}_depthwise")
         features = layers.finish(depthwise(features), depthwise.name)
     kernel_size, strides, padding = (1, 1, "same") if config.use_depthwise else (3, 2, padding)
-    conv = keras.layers.Conv2D(
-        scaled_depth(config, depth),
-        kernel_size,
-        strides,
-        padding,
-        use_bias=layers.use_bias,
-        name=name,
-        **layers.kernel(),
-    )
+    conv = layers.conv(scaled_depth(config, depth), kernel_size, name, strides=strides, padding=padding)
     return layers.finish(conv(features), name)

@@ -3,7 +3,7 @@
 import keras
 
 from detloom.schemas.model.network import FeatureExtractor, Fpn
-from detloom.trainer_module.layers.conv_layers import ConvLayers, conv_or_separable, pad_before_stride, scaled_depth
+from detloom.trainer_module.layers.conv_layers import ConvLayers, pad_before_stride, scaled_depth
 
 
 def build_fpn(
@@ -19,21 +19,12 @@ def build_fpn(
     num_channels = scaled_depth(config, neck.additional_layer_depth)
 
     def lateral(level: int) -> keras.KerasTensor:
-        conv = keras.layers.Conv2D(num_channels, 1, name=f"neck_lateral_{level}", **layers.kernel())
-        return conv(features[level])
+        return layers.conv(num_channels, 1, f"neck_lateral_{level}", use_bias=True)(features[level])
 
     def conv3x3(inputs: keras.KerasTensor, name: str, *, strides: int = 1) -> keras.KerasTensor:
         padded, padding = pad_before_stride(config, inputs, f"{name}_pad") if strides > 1 else (inputs, "same")
-        conv = conv_or_separable(
-            layers,
-            num_channels,
-            3,
-            name,
-            use_depthwise=config.use_depthwise,
-            padding=padding,
-            strides=strides,
-            use_bias=layers.use_bias,
-        )
+        settings = {"use_depthwise": config.use_depthwise, "padding": padding, "strides": strides}
+        conv = layers.conv(num_channels, 3, name, **settings)
         return layers.finish(conv(padded), name)
 
     top = min(neck.max_level, max(features))

@@ -80,12 +80,3 @@ def test_more_predictions_than_cells_are_padded_with_zeros(center_net_configs):
     assert found[SCORES].tolist() == [[0.5, 0, 0, 0, 0, 0]]
     assert not found[BOXES][0, 1:].any()
     assert not found[CLASSES][0, 1:].any()
-
-
-@pytest.mark.slow  # compilation
-def test_decoding_compiles_under_xla(center_net_configs, center_net_raw):
-    config = center_net_configs["resnet50"]
-    detector = CenterNetDetector(CenterNetFamily(config), FIVE, network=None)
-    outputs = {key: tf.constant(value) for key, value in center_net_raw.items()}
-    compiled = tf.function(detector.detections, jit_compile=True)(outputs)
-    np.testing.assert_allclose(compiled[BOXES].numpy(), decode(config, center_net_raw)[BOXES], atol=1e-6)

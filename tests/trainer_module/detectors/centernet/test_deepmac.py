@@ -17,15 +17,21 @@ from detloom.schemas.model.deepmac import DeepMac
 from detloom.schemas.model.export_and_quantization import Export
 from detloom.schemas.model.losses import WeightedSoftmax
 from detloom.schemas.model.optimizers import AdamOptimizer, ConstantLearningRate
-from detloom.schemas.odapi.pipeline_config import parse_pipeline_config, read_pipeline_config
-from detloom.trainer_module.detectors.centernet.deepmac import mask_hourglass, mask_loss, trained_mask_weights
+from detloom.schemas.odapi.pipeline_config import parse_pipeline_config
+from detloom.trainer_module.detectors.centernet.deepmac import (
+    build_mask_network,
+    check_mask_classes,
+    mask_hourglass,
+    mask_loss,
+    trained_mask_weights,
+)
 from detloom.trainer_module.detectors.detector import Detector
-from detloom.trainer_module.detectors.families import build_detector, family_of
+from detloom.trainer_module.detectors.families import build_detector
 from detloom.trainer_module.export.saved_model import export_saved_model
 from detloom.trainer_module.layers.backbones.hourglass import HOURGLASSES, Hourglass
 from detloom.trainer_module.training.loop import train
-from detloom.trainer_module.weights.odapi_keys import VALUE, odapi_keys
 
+pytestmark = pytest.mark.usefixtures("eager")
 FIVE = LabelMap(((1, "a"), (2, "b"), (4, "c"), (7, "d"), (8, "e")))
 # With fewer than 16 channels, oneDNN's gradient of a strided 1x1 convolution writes outside its memory (AVX-512).
 SMALL = Hourglass(stem_channels=16, channels=(16, 16), num_blocks=(1, 1), num_stacked=2)
@@ -44,28 +50,25 @@ def config(hourglass_config) -> CenterNet:
     return dataclasses.replace(hourglass_config, deepmac_mask_estimation=TINY)
 
 
-@pytest.fixture(scope="module")
-def build(config):
-    """Return a function that builds the detector with other settings of its masks."""
-
-    def make(**settings) -> Detector:
-        keras.utils.set_random_seed(0)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setitem(HOURGLASSES, "hourglass_104", SMALL)
-            masks = dataclasses.replace(TINY, **settings)
-            return build_detector(dataclasses.replace(config, deepmac_mask_estimation=masks), FIVE)
-
-    return make
-
-
-@pytest.fixture(autouse=True)
-def _small_hourglass(monkeypatch):
-    monkeypatch.setitem(HOURGLASSES, "hourglass_104", SMALL)
+@pytest.fixture(scope="module", autouse=True)
+def _small_hourglass():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(HOURGLASSES, "hourglass_104", SMALL)
+        yield
 
 
 @pytest.fixture(scope="module")
-def detector(build) -> Detector:
-    return build()
+def detector(config) -> Detector:
+    keras.utils.set_random_seed(0)
+    return build_detector(config, FIVE)
+
+
+def with_masks(detector: Detector, **settings) -> Detector:
+    """Return the detector with other settings of its masks and a new mask network."""
+    masks = dataclasses.replace(TINY, **settings)
+    config = dataclasses.replace(detector.config, deepmac_mask_estimation=masks)
+    family = dataclasses.replace(detector.family, config=config)
+    return dataclasses.replace(detector, family=family, mask_network=build_mask_network(masks))
 
 
 @pytest.fixture(scope="module")
@@ -78,39 +81,32 @@ def batch(center_net_truth) -> dict[str, tf.Tensor]:
     return {"image": tf.constant(images), "masks_GHW": tf.constant(masks), **truth}
 
 
-def test_masks_of_each_hourglass_are_trained_unless_only_those_of_the_last_one(build, detector, batch):
+@pytest.fixture(scope="module")
+def trained(detector, batch) -> dict[str, tf.Tensor]:
+    """Outputs in training mode."""
+    return detector.forward(batch, training=True)
+
+
+@pytest.fixture(scope="module")
+def inferred(detector, batch, trained) -> dict[str, tf.Tensor]:
+    """Outputs in inference mode, always after those in training mode, which change the moving statistics."""
+    return detector.forward(batch, training=False)
+
+
+def test_masks_of_each_hourglass_are_trained_unless_only_those_of_the_last_one(detector, batch, trained):
     num_boxes = batch["class_indices"].shape[1]
-    outputs = detector.forward(batch, training=True)
     for suffix in ("", "_hourglass1"):
-        assert outputs[f"mask_logits_BGss{suffix}"].shape == (2, num_boxes, 8, 8)
-    only_last = build(use_only_last_stage=True).forward(batch, training=True)
-    assert "mask_logits_BGss" in only_last
-    assert "mask_logits_BGss_hourglass1" not in only_last
+        assert trained[f"mask_logits_BGss{suffix}"].shape == (2, num_boxes, 8, 8)
+    assert with_masks(detector)._mask_suffixes == ("_hourglass1", "")
+    assert with_masks(detector, use_only_last_stage=True)._mask_suffixes == ("",)
 
 
-def test_losses_have_the_declared_names_in_both_modes(detector, batch):
-    for training in (True, False):
-        losses = detector.losses(detector.forward(batch, training=training), batch)
-        assert tuple(losses) == detector.loss_names
-        assert np.isfinite(losses["mask_loss"])
+def test_losses_of_parts_add_up_in_both_modes(detector, batch, trained, inferred, assert_losses_of_halves_add_up):
+    for outputs in (trained, inferred):
+        assert_losses_of_halves_add_up(detector, outputs, batch)
 
 
-def test_losses_of_parts_add_up_to_those_of_the_batch(detector, batch):
-    outputs = detector.forward(batch, training=True)
-    counts = detector.count_matches(batch)
-    parts = [
-        detector.losses(
-            {name: value[i : i + 1] for name, value in outputs.items()},
-            {name: value[i : i + 1] for name, value in batch.items()},
-            counts,
-        )
-        for i in range(2)
-    ]
-    for name, loss in detector.losses(outputs, batch).items():
-        assert float(parts[0][name] + parts[1][name]) == pytest.approx(float(loss), rel=1e-5)
-
-
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_step_in_low_precision_is_close_to_float32(config, assert_low_precision_is_close):
     model = dataclasses.replace(
         config,
@@ -139,9 +135,9 @@ def test_the_loss_is_the_mean_cross_entropy_of_the_part_of_the_mask_in_the_box()
     assert float(loss) == pytest.approx(3 * (5 * object_loss + 20 * other_loss) / 25, rel=1e-6)
 
 
-def test_detections_have_the_mask_in_their_box(detector, batch):
-    outputs = detector.forward(batch, training=False)
-    found = tf.function(detector.detections, autograph=False)(outputs, batch["true_hw"])
+def test_detections_have_the_mask_in_their_box(detector, batch, inferred):
+    outputs = inferred
+    found = detector.detections(outputs, batch["true_hw"])
     assert set(found) == {*OUTPUT_NAMES, MASKS}
     is_row = found[CLASSES].numpy() > 0
     share = np.tile(batch["true_hw"].numpy() / 128, 2)[:, np.newaxis]
@@ -151,8 +147,8 @@ def test_detections_have_the_mask_in_their_box(detector, batch):
     assert not found[MASKS].numpy()[~is_row].any()
 
 
-@pytest.mark.slow
-def test_losses_of_evaluation_take_any_number_of_boxes(detector, batch):
+@pytest.mark.nightly
+def test_losses_of_evaluation_take_any_number_of_boxes(detector, batch, inferred):
     """The evaluation of a split pads its boxes to a number that is not known when the graph is built."""
     spec = {name: tf.TensorSpec([None, *each.shape[1:]], each.dtype) for name, each in batch.items()}
     for name in ("boxes_yxyx_rel", "class_indices", "box_weights", "masks_GHW"):
@@ -163,18 +159,18 @@ def test_losses_of_evaluation_take_any_number_of_boxes(detector, batch):
     def losses(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         return detector.losses(detector.forward(batch, training=False), batch)
 
-    expected = detector.losses(detector.forward(batch, training=False), batch)
+    expected = detector.losses(inferred, batch)
+    tf.config.run_functions_eagerly(False)
     for name, loss in losses(batch).items():
         assert float(loss) == pytest.approx(float(expected[name]), rel=1e-5)
 
 
-@pytest.mark.parametrize(
-    "settings", [{"use_xy": False}, pytest.param({"use_instance_embedding": False}, marks=pytest.mark.slow)]
-)
-def test_parts_of_the_embeddings_can_be_left_out(build, detector, batch, settings):
-    smaller = build(**settings)
-    assert smaller.mask_network.input.shape[-1] < detector.mask_network.input.shape[-1] == 2 + 2 + 3
-    assert np.isfinite(smaller.losses(smaller.forward(batch, training=True), batch)["mask_loss"])
+@pytest.mark.parametrize(("settings", "channels"), [({"use_xy": False}, 5), ({"use_instance_embedding": False}, 4)])
+def test_parts_of_the_embeddings_can_be_left_out(detector, batch, inferred, settings, channels):
+    smaller = with_masks(detector, **settings)
+    assert detector.mask_network.input.shape[-1] == 2 + 2 + 3  # positions, pixels and objects
+    assert smaller.mask_network.input.shape[-1] == channels
+    assert np.isfinite(smaller.losses(inferred, batch)["mask_loss"])
 
 
 @pytest.mark.parametrize(
@@ -193,9 +189,9 @@ def test_channels_of_the_mask_network_are_those_of_the_reference(network, channe
     assert mask_hourglass(masks).channels == channels
 
 
-def test_a_class_that_the_label_map_lacks_is_refused(build):
+def test_a_class_that_the_label_map_lacks_is_refused():
     with pytest.raises(InputError, match=r"allowed_masked_classes_ids: got 3, allowed: ids of the label map"):
-        build(allowed_masked_classes_ids=(1, 3))
+        check_mask_classes(dataclasses.replace(TINY, allowed_masked_classes_ids=(1, 3)), FIVE)
 
 
 @pytest.mark.parametrize(
@@ -228,35 +224,18 @@ def test_weak_losses_of_the_reference_are_refused():
     assert refused["network_type"].startswith('got "resnet4", allowed: hourglass10, hourglass20')
 
 
-@pytest.mark.slow
-def test_every_key_of_the_zoo_occurs_once_with_its_shape(reference_dir, monkeypatch):
-    """The list lacks the mask network, which the reference builds with the first ground truth."""
-    monkeypatch.undo()  # the whole hourglass
-    name = "center_net_deepmac_512x512_voc_only_tpu-32"
-    config = read_pipeline_config(reference_dir / f"zoo_configs/{name}.config").model
-    network = build_detector(config, LabelMap.from_names(str(i) for i in range(90))).network
-    keys = odapi_keys(family_of(config), network)
-    ours = {f"{layer.name}/{each.name}": tuple(each.shape) for layer in network.layers for each in layer.weights}
-    found = {keys[variable]: shape for variable, shape in ours.items() if "_mask_net/" not in keys[variable]}
-    rows = [row.split("\t") for row in (reference_dir / f"keys/{name}.tsv").read_text().splitlines()]
-    rows = [row for row in rows if row[0].startswith("model/") and row[0].endswith(VALUE)]
-    stored = {key: tuple(int(side) for side in re.findall(r"\d+", shape)) for key, shape, *_ in rows}
-    assert found == {key: shape for key, shape in stored.items() if "_self_supervised_rng" not in key}
-
-
-@pytest.mark.slow
-def test_a_training_step_compiles_under_xla_and_gives_the_same_loss(detector, batch, assert_step_compiles):
+@pytest.mark.nightly
+def test_a_training_step_and_the_exported_graph_compile_under_xla(
+    detector, batch, assert_step_compiles, assert_export_compiles
+):
     assert_step_compiles(detector, batch)
-
-
-@pytest.mark.slow
-def test_the_exported_graph_compiles_under_xla(detector, assert_export_compiles):
     assert_export_compiles(detector)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_it_is_trained_evaluated_and_exported(config, tmp_path, make_example, write_records):
     """The mask of each object is its left half."""
+    tf.config.run_functions_eagerly(False)
     corners = np.random.default_rng(0).uniform(0, 0.4, (6, 2))
     masks = np.zeros((6, 64, 64), np.uint8)
     for mask, (y, x) in zip(masks, (64 * corners).astype(int), strict=True):

@@ -5,13 +5,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from detloom.schemas.contracts.detections import BOXES, KEYPOINT_SCORES, KEYPOINTS, NUM_DETECTIONS, OUTPUT_NAMES
+from detloom.schemas.contracts.detections import BOXES, NUM_DETECTIONS, OUTPUT_NAMES
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.center_net import CenterNet, PredictionHeadParams
 from detloom.trainer_module.detectors.detector import Detector
 from detloom.trainer_module.detectors.families import build_detector, family_of
 
+pytestmark = pytest.mark.usefixtures("eager")
 TWO = LabelMap.from_names(["red", "green"])
 
 
@@ -53,54 +54,22 @@ def batch(config) -> dict[str, tf.Tensor]:
     }
 
 
-def test_a_detector_describes_itself(detector):
+def test_a_detector_has_the_losses_and_detections_of_the_interface(detector, batch):
     assert detector.describe() == "a heat map of 24 x 24 cells"
     assert detector.loss_names == ("class_loss", "size_loss", "offset_loss")
-
-
-def test_losses_have_the_declared_names(detector, batch):
-    assert tuple(detector.losses(detector.forward(batch, training=False), batch)) == detector.loss_names
-
-
-def test_detections_have_the_shapes_of_the_interface(detector, batch):
-    found = detector.detect(batch["image"], batch["true_hw"])
+    outputs = detector.forward(batch, training=False)
+    assert tuple(detector.losses(outputs, batch)) == detector.loss_names
+    found = detector.detections(outputs, batch["true_hw"])
     assert set(found) == set(OUTPUT_NAMES)
     assert found[BOXES].shape == (4, 20, 4)
     assert found[NUM_DETECTIONS].shape == (4,)
 
 
-@pytest.mark.slow  # XLA takes its time with MobileNet; the losses alone compile in test_centernet_losses.py
-def test_a_training_step_compiles_under_xla_and_gives_the_same_loss(detector, batch, assert_step_compiles):
-    assert_step_compiles(detector, batch)
-
-
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_step_in_low_precision_is_close_to_float32(config, assert_low_precision_is_close):
     small = dataclasses.replace(config.image_resizer, min_dimension=64, max_dimension=64)
     model = dataclasses.replace(config, image_resizer=small)
     assert_low_precision_is_close(model, bfloat16=(0.01, 0.4), float16=(0.003, 0.05))
-
-
-@pytest.mark.slow
-def test_the_exported_graph_compiles_under_xla(detector, assert_export_compiles):
-    assert_export_compiles(detector)
-
-
-@pytest.mark.slow
-def test_training_lowers_the_loss(detector, batch):
-    """Only neck and heads are trained, which takes a tenth of the time."""
-    optimizer = keras.optimizers.Adam(1e-2)
-    variables = [each for each in detector.network.trainable_variables if each.path.startswith(("neck_", "head_"))]
-
-    @tf.function
-    def step() -> tf.Tensor:
-        with tf.GradientTape() as tape:
-            loss = tf.add_n(list(detector.losses(detector.forward(batch, training=True), batch).values()))
-        optimizer.apply(tape.gradient(loss, variables), variables)
-        return loss
-
-    losses = [float(step()) for _ in range(30)]
-    assert np.mean(losses[-3:]) < losses[0] / 3
 
 
 # --- keypoints --------------------------------------------------------------------------------------------------------
@@ -135,57 +104,18 @@ def test_a_family_with_keypoints_names_them_and_asks_for_their_ground_truth(cats
     assert "keypoints_yx_rel_GP2" not in detector.family.ground_truth_columns
 
 
-def test_losses_of_keypoints_have_the_declared_names(cats, cat_batch):
-    losses = cats.losses(cats.forward(cat_batch, training=False), cat_batch)
-    assert tuple(losses) == cats.loss_names
-    assert all(np.isfinite(loss.numpy()) and loss.numpy() > 0 for loss in losses.values())
-
-
-def test_losses_of_keypoints_of_parts_add_up_to_those_of_the_batch(cats, cat_batch):
+def test_losses_of_keypoints_of_parts_add_up_to_those_of_the_batch(cats, cat_batch, assert_losses_of_halves_add_up):
     outputs = cats.forward(cat_batch, training=False)
-    whole = cats.losses(outputs, cat_batch)
-    counts = [cats.count_matches({name: value[i : i + 2] for name, value in cat_batch.items()}) for i in (0, 2)]
-    np.testing.assert_allclose(counts[0] + counts[1], cats.count_matches(cat_batch))
-    parts = [
-        cats.losses(
-            {name: value[i : i + 2] for name, value in outputs.items()},
-            {name: value[i : i + 2] for name, value in cat_batch.items()},
-            counts[0] + counts[1],
-        )
-        for i in (0, 2)
-    ]
-    for name, loss in whole.items():
-        assert float(parts[0][name] + parts[1][name]) == pytest.approx(float(loss), rel=1e-5)
+    assert_losses_of_halves_add_up(cats, outputs, cat_batch)
+    assert all(loss.numpy() > 0 for loss in cats.losses(outputs, cat_batch).values())
 
 
-@pytest.mark.slow
-def test_losses_of_keypoints_and_their_gradients_compile_under_xla(cats, cat_batch):
-    outputs = cats.forward(cat_batch, training=False)
-
-    def step(outputs: dict[str, tf.Tensor]) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-        with tf.GradientTape() as tape:
-            tape.watch(outputs)
-            loss = tf.add_n(list(cats.losses(outputs, cat_batch).values()))
-        return loss, tape.gradient(loss, outputs)
-
-    loss, gradients = tf.function(step, jit_compile=True, autograph=False)(outputs)
-    wanted_loss, wanted = step(outputs)
-    assert loss.numpy() == pytest.approx(wanted_loss.numpy(), rel=1e-5)
-    for name, gradient in wanted.items():
-        np.testing.assert_allclose(gradients[name], gradient, atol=1e-5)
-
-
-@pytest.mark.slow
-def test_detections_with_keypoints_compile_under_xla(cats, cat_batch):
-    outputs = dict(cats.forward(cat_batch, training=False))
-    for seed, name in enumerate(("class_logits_BHWK", "keypoint_logits_BHWP")):  # those of random weights nearly tie
-        outputs[name] = tf.random.stateless_normal(outputs[name].shape, [seed, 0])
-    eager = cats.detections(outputs, cat_batch["true_hw"])
-    assert set(eager) == {*OUTPUT_NAMES, KEYPOINTS, KEYPOINT_SCORES}
-    assert eager[KEYPOINTS].shape == (4, 20, 2, 2)
-    compiled = tf.function(cats.detections, jit_compile=True, autograph=False)(outputs, cat_batch["true_hw"])
-    for name, value in eager.items():
-        np.testing.assert_allclose(compiled[name], value, atol=1e-5)
+@pytest.mark.nightly
+def test_a_training_step_and_the_exported_graph_with_keypoints_compile_under_xla(
+    cats, cat_batch, assert_step_compiles, assert_export_compiles
+):
+    assert_step_compiles(cats, cat_batch)
+    assert_export_compiles(cats)
 
 
 def test_the_class_with_keypoints_must_be_in_the_label_map(cats):

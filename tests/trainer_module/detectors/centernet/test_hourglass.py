@@ -6,7 +6,6 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
 from detloom.schemas.contracts.detections import BOXES, SCORES
 from detloom.schemas.contracts.label_map import LabelMap
@@ -15,9 +14,10 @@ from detloom.trainer_module.detectors.centernet.network import OUTPUTS, normaliz
 from detloom.trainer_module.detectors.detector import Detector
 from detloom.trainer_module.detectors.families import build_detector
 from detloom.trainer_module.layers.backbones.hourglass import HOURGLASSES, Hourglass
-from detloom.trainer_module.weights.odapi_keys import odapi_keys
+from detloom.trainer_module.weights.odapi_keys import VALUE, odapi_keys
 from detloom.trainer_module.weights.restore import find_trained, plan_restore
 
+pytestmark = pytest.mark.usefixtures("eager")
 FIVE = LabelMap.from_names(["a", "b", "c", "d", "e"])
 # With fewer than 16 channels, oneDNN's gradient of a strided 1x1 convolution writes outside its memory (AVX-512).
 SMALL = Hourglass(stem_channels=16, channels=(16, 16), num_blocks=(1, 1), num_stacked=2)
@@ -67,6 +67,17 @@ def test_detections_are_those_of_the_last_hourglass(detector, batch):
 def test_every_variable_has_its_own_key(detector):
     keys = odapi_keys(detector.family, detector.network)
     assert len(set(keys.values())) == len(keys) == len(detector.network.weights)
+    head, network = "model/_prediction_head_dict/object_center", "model/_feature_extractor/_network"
+    first, second = (f"{network}/hourglass_network/{index}" for index in range(2))
+    for layer, key in {  # only heads of stacked hourglasses have a number
+        "head_classes": f"{head}/1/layer_with_weights-1",
+        "head_classes_hourglass1": f"{head}/0/layer_with_weights-1",
+        "stem_block_0_conv": f"{network}/downsample_input/residual_block/skip/conv",
+        "hourglass2_level1_down1_1_conv": f"{second}/encoder_block2/0/conv_block/conv",
+        "hourglass1_level1_inside1_2_conv": f"{first}/inner_block/0/conv",
+        "hourglass1_next_input_conv": f"{network}/intermediate_conv1/0/conv",
+    }.items():
+        assert keys[f"{layer}/kernel"] == f"{key}/kernel{VALUE}"
 
 
 def test_only_the_last_class_layers_depend_on_the_number_of_classes(detector, hourglass_config):
@@ -87,24 +98,19 @@ def test_colors_are_normalized_by_the_means_alone():
     np.testing.assert_allclose(normalize(extractor, tf.constant([[[11.0, 20.0, 30.0]]])), [[[29.0, 9.0, 2.0]]])
 
 
-def test_a_checkpoint_without_heads_is_restored_as_detection(detector, hourglass_config, tiny_config, tmp_path):
+def test_a_checkpoint_without_heads_is_restored_as_detection(detector, tiny_config, tmp_path, write_arrays):
     """The zoo trains Hourglass-104 from such a checkpoint."""
     network = detector.network
     keys = odapi_keys(detector.family, network)
     variables = {f"{layer.name}/{each.name}": each for layer in network.layers for each in layer.weights}
     stored = {key: variables[name].numpy() + 1 for name, key in keys.items() if not name.startswith("head_")}
-    graph = TrackableObjectGraph(nodes=[{}]).SerializeToString()
-    tensors = {**stored, "_CHECKPOINTABLE_OBJECT_GRAPH": graph}
-    path = str(tmp_path / "ckpt-1")
-    tf.raw_ops.SaveV2(
-        prefix=path, tensor_names=list(tensors), shape_and_slices=[""] * len(tensors), tensors=list(tensors.values())
-    )
+    path = write_arrays(tmp_path / "ckpt-1", stored)
     train = dataclasses.replace(tiny_config.train, fine_tune_checkpoint=path, fine_tune_checkpoint_type="detection")
     report = plan_restore(train, detector, find_trained(train, detector)).report
     assert (report.refusal, report.share, report.unread) == ("", 1.0, ())
     assert {row.path.partition("/")[0] for row in report.restored} == {"backbone"}
 
 
-@pytest.mark.slow  # XLA compiles the gradients for several seconds
+@pytest.mark.nightly  # XLA compiles the gradients for several seconds
 def test_a_training_step_compiles_under_xla(detector, batch, assert_step_compiles):
     assert_step_compiles(detector, batch)

@@ -8,6 +8,7 @@ from detloom.trainer_module.detectors.centernet.detector import CenterNetDetecto
 from detloom.trainer_module.detectors.centernet.family import CenterNetFamily
 from detloom.trainer_module.detectors.centernet.losses import cells_of_image, penalty_reduced_focal_loss
 
+pytestmark = pytest.mark.usefixtures("eager")
 FIVE = LabelMap.from_names(["a", "b", "c", "d", "e"])
 
 
@@ -21,25 +22,6 @@ def test_losses_equal_the_reference(name, center_net_configs, center_net_raw, ce
 
 def center_net_raw_tensors(raw: dict[str, np.ndarray]) -> dict[str, tf.Tensor]:
     return {key: tf.constant(value) for key, value in raw.items()}
-
-
-@pytest.mark.slow  # compilation
-def test_losses_and_their_gradients_compile_under_xla(center_net_configs, center_net_raw, center_net_truth):
-    detector = CenterNetDetector(CenterNetFamily(center_net_configs["mobilenet_v2"]), FIVE, network=None)
-    batch = {key: tf.constant(value) for key, value in center_net_truth.items()}
-
-    def step(outputs: dict[str, tf.Tensor]) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-        with tf.GradientTape() as tape:
-            tape.watch(outputs)
-            loss = tf.add_n(list(detector.losses(outputs, batch).values()))
-        return loss, tape.gradient(loss, outputs)
-
-    outputs = center_net_raw_tensors(center_net_raw)
-    loss, gradients = tf.function(step, jit_compile=True)(outputs)
-    wanted_loss, wanted_gradients = step(outputs)
-    np.testing.assert_allclose(loss.numpy(), wanted_loss.numpy(), rtol=1e-5)
-    for key, wanted in wanted_gradients.items():
-        np.testing.assert_allclose(gradients[key].numpy(), wanted.numpy(), atol=1e-5)
 
 
 def test_the_focal_loss_equals_the_paper():

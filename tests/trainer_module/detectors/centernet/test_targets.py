@@ -55,12 +55,6 @@ def test_a_centre_on_the_far_edge_points_into_the_map():
     assert assign(edge).cell_BG.numpy().tolist() == [[24 * 24 - 1]]
 
 
-def test_targets_compile_under_xla(center_net_truth):
-    compiled = tf.function(assign, jit_compile=True)(center_net_truth)
-    for ours, eager in zip(compiled, assign(center_net_truth), strict=True):
-        np.testing.assert_allclose(ours.numpy(), eager.numpy(), atol=1e-6)
-
-
 def test_the_share_of_an_image_is_a_weight_of_losses_only(center_net_truth):
     boxes, classes = (tf.convert_to_tensor(center_net_truth[name]) for name in ("boxes_yxyx_rel", "class_indices"))
     shares = tf.constant([[0.75, 0.75, 0.25, 0.25], [0.5, 0.5, 0.0, 0.0]])

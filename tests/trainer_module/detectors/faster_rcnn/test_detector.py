@@ -12,6 +12,7 @@ from detloom.schemas.errors import InputError
 from detloom.schemas.model.losses import HardExampleMiner
 from detloom.trainer_module.detectors.families import build_detector
 
+pytestmark = pytest.mark.usefixtures("eager")
 LABEL_MAP = LabelMap(((2, "red"), (5, "green")))
 ONE_CLASS = LabelMap(((7, "thing"),))
 EVERY_ANCHOR = {  # is sampled, and every proposal up to the size of the batch
@@ -38,10 +39,7 @@ def test_training_mode_samples_proposals_and_inference_keeps_all(detector, train
     assert found["class_logits_BPC"].shape == (2, 20, 3)
     num_boxes = 1 if detector.config.second_stage_box_predictor.share_box_across_classes else 2
     assert found["offsets_BPQ4"].shape == (2, 20, num_boxes, 4)
-
-
-def test_proposals_are_in_the_image_without_its_padding(found):
-    proposals = found["proposals_yxyx_rel_BP4"].numpy()
+    proposals = found["proposals_yxyx_rel_BP4"].numpy()  # in the image without its padding
     assert proposals.min() >= 0
     assert proposals[1, :, 2].max() <= 64 / 96 + 1e-6
 
@@ -56,31 +54,14 @@ def test_only_inner_anchors_are_trained_without_clipping(detector, trained, foun
         assert found["rpn_offsets_BA4"].shape == (2, 144 + 36, 4)
 
 
-def test_losses_have_the_declared_names_in_both_modes(detector, batch, trained, found):
-    for outputs in (trained, found):
-        losses = detector.losses(outputs, batch)
-        assert tuple(losses) == detector.loss_names
-        assert all(np.isfinite(loss.numpy()) for loss in losses.values())
-
-
-def test_losses_of_parts_add_up_to_those_of_the_batch(detector, batch, trained):
-    whole = detector.losses(trained, batch)
-    parts = [
-        detector.losses(
-            {name: value[i : i + 1] for name, value in trained.items()},
-            {name: value[i : i + 1] for name, value in batch.items()},
-            detector.count_matches(batch),
-        )
-        for i in range(2)
-    ]
-    for name, loss in whole.items():
-        if name != "mask_loss":  # the mean of the means of the parts
-            assert float(parts[0][name] + parts[1][name]) == pytest.approx(float(loss), rel=1e-5)
-
-
-def test_losses_in_inference_mode_repeat(detector, batch, found):
-    first, second = (detector.losses(found, batch) for _ in range(2))
-    assert {name: float(loss) for name, loss in first.items()} == {name: float(loss) for name, loss in second.items()}
+def test_losses_of_parts_add_up_and_those_of_inference_repeat(
+    detector, batch, trained, found, assert_losses_of_halves_add_up
+):
+    assert_losses_of_halves_add_up(detector, trained, batch)
+    first, again = (detector.losses(found, batch) for _ in range(2))
+    assert tuple(first) == detector.loss_names
+    assert all(np.isfinite(loss.numpy()) for loss in first.values())
+    assert {name: float(loss) for name, loss in first.items()} == {name: float(loss) for name, loss in again.items()}
 
 
 def test_sampling_follows_a_seed_of_the_network(plain_detector, batch):
@@ -112,14 +93,6 @@ def test_detections_have_the_shapes_of_the_interface(detector, batch):
     assert (found[SCORES].numpy()[~is_row] == 0).all()
 
 
-@pytest.mark.slow
-def test_detections_in_a_graph_without_autograph_equal_the_eager_ones(detector, batch, found):
-    """Evaluation and export trace the code as it is."""
-    detect = tf.function(detector.detections, autograph=False)
-    for name, value in detect(found, batch["true_hw"]).items():
-        np.testing.assert_allclose(value, detector.detections(found, batch["true_hw"])[name], atol=1e-5, err_msg=name)
-
-
 def test_padding_proposals_are_no_detections(detector, batch, found):
     outputs = {name: value for name, value in found.items() if not name.startswith("detection_")}
     outputs["num_proposals_B"] = tf.constant([0, 1])
@@ -142,9 +115,6 @@ def test_one_stage_returns_proposals_of_the_only_class(plain_config, batch):
     found = detector.detect(batch["image"], batch["true_hw"])
     assert found[BOXES].shape == (2, 20, 4)
     assert found[CLASSES].numpy().max() == 7
-
-
-def test_one_stage_with_several_classes_is_refused(plain_config):
     with pytest.raises(InputError, match=r"number_of_stages: got 1.*2 classes"):
         build_detector(replace(plain_config, number_of_stages=1), LABEL_MAP)
 
@@ -157,24 +127,22 @@ def test_the_second_stage_counts_for_each_proposal_in_the_memory_estimate(plain_
     assert doubled - sampled > 8 * 2 * 8 * 8 * 128 * 4
 
 
-@pytest.mark.slow
-def test_a_training_step_compiles_under_xla_and_gives_the_same_loss(detector, batch, assert_step_compiles):
+@pytest.mark.nightly
+def test_a_training_step_and_the_exported_graph_compile_under_xla(
+    detector, batch, assert_step_compiles, assert_export_compiles
+):
     """All anchors and proposals are sampled: rounding changes the order of the proposals of random weights."""
+    assert_export_compiles(detector)
     every = {**EVERY_ANCHOR, "second_stage_batch_size": 20}
     detector = replace(detector, family=replace(detector.family, config=replace(detector.config, **every)))
-
     assert_step_compiles(detector, batch, unconnected_gradients="zero")
 
 
-@pytest.mark.slow
-def test_the_exported_graph_compiles_under_xla(detector, assert_export_compiles):
-    assert_export_compiles(detector)
-
-
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_training_finds_the_boxes_of_its_images(plain_config, batch):
     keras.utils.set_random_seed(0)
     detector = build_detector(plain_config, LABEL_MAP)
+    tf.config.run_functions_eagerly(False)
     optimizer = keras.optimizers.Adam(1e-3)
     variables = detector.network.trainable_variables
 
@@ -198,7 +166,7 @@ def test_training_finds_the_boxes_of_its_images(plain_config, batch):
             assert np.abs(boxes[i, best] * true_sides - batch["boxes_yxyx_rel"][i, k].numpy()).max() < 0.08
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["fpn", "masks"])
 def test_a_step_in_low_precision_is_close_to_float32(name, request, assert_low_precision_is_close):
     """All anchors and proposals are trained: rounding changes the order of the proposals of random weights."""

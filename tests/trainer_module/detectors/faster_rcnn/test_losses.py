@@ -14,6 +14,7 @@ from detloom.trainer_module.detectors.faster_rcnn.losses import (
     second_stage_losses,
 )
 
+pytestmark = pytest.mark.usefixtures("eager")
 BOXES = tf.constant([[[10, 10, 30, 30], [0, 0, 0, 0]]], tf.float32)
 CLASSES, WEIGHTS = tf.constant([[1, -1]]), tf.constant([[1.0, 0.0]])
 

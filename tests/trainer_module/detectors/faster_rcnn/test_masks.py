@@ -13,6 +13,7 @@ from detloom.trainer_module.detectors.families import build_detector, family_of
 from detloom.trainer_module.detectors.faster_rcnn.losses import mask_loss
 from detloom.trainer_module.detectors.faster_rcnn.network import mask_depth
 
+pytestmark = pytest.mark.usefixtures("eager")
 LABEL_MAP = LabelMap(((2, "red"), (5, "green")))
 SIDE = 96
 
@@ -79,12 +80,9 @@ def test_the_depth_of_the_head_is_that_of_the_reference(plain_config, depth, num
     assert mask_depth(predictor, num_features, num_classes) == expected
 
 
-def test_masks_need_masks_in_the_ground_truth(masks_config, plain_config):
+def test_stages_and_masks_agree(plain_config, fpn_config, masks_config):
     assert "masks_GHW" in family_of(masks_config).ground_truth_columns
     assert "masks_GHW" not in family_of(plain_config).ground_truth_columns
-
-
-def test_stages_and_masks_agree(plain_config, fpn_config, masks_config):
     with pytest.raises(FieldError, match=r"predict_instance_masks.*false.*true with 3 stages"):
         replace(plain_config, number_of_stages=3)
     with pytest.raises(FieldError, match=r"predict_instance_masks.*true.*else false"):
@@ -99,20 +97,19 @@ def test_stages_and_masks_agree(plain_config, fpn_config, masks_config):
         replace(masks_config.second_stage_box_predictor, conv_hyperparams=None)
 
 
-def test_training_predicts_masks_of_proposals_and_inference_of_detections(masks_detector, batch):
-    trained = masks_detector.forward(batch, training=True)
-    assert trained["mask_logits_BNhwL"].shape == (2, 8, 6, 8, 2)
-    found = masks_detector.forward(batch, training=False)
-    assert found["mask_logits_BNhwL"].shape == (2, 10, 6, 8, 2)
-    for outputs in (trained, found):
-        losses = masks_detector.losses(outputs, batch)
-        assert tuple(losses) == masks_detector.loss_names
-        assert losses["mask_loss"].numpy() >= 0
+@pytest.fixture(scope="module")
+def outputs(masks_detector, batch):
+    """Outputs in inference mode."""
+    return masks_detector.forward(batch, training=False)
 
 
-def test_detections_have_the_mask_of_their_class(masks_detector, batch):
-    outputs = masks_detector.forward(batch, training=False)
-    found = tf.function(masks_detector.detections, autograph=False)(outputs, batch["true_hw"])
+def test_training_predicts_masks_of_proposals_and_inference_of_detections(masks_detector, batch, outputs):
+    assert masks_detector.forward(batch, training=True)["mask_logits_BNhwL"].shape == (2, 8, 6, 8, 2)
+    assert outputs["mask_logits_BNhwL"].shape == (2, 10, 6, 8, 2)
+
+
+def test_detections_have_the_mask_of_their_class(masks_detector, batch, outputs):
+    found = masks_detector.detections(outputs, batch["true_hw"])
     assert set(found) == {*OUTPUT_NAMES, MASKS}
     masks, classes = found[MASKS].numpy(), found[CLASSES].numpy()
     assert masks.shape == (2, 10, 6, 8)
@@ -126,9 +123,8 @@ def test_detections_have_the_mask_of_their_class(masks_detector, batch):
     assert found[NUM_DETECTIONS].numpy().min() > 0
 
 
-def test_regions_of_masks_are_relative_to_the_padded_input(masks_detector, batch):
+def test_regions_of_masks_are_relative_to_the_padded_input(outputs):
     """The lower third of the second image is padding; boxes of detections are relative to the image without it."""
-    outputs = masks_detector.forward(batch, training=False)
     share = np.array([[1, 1, 1, 1], [64 / 96, 1, 64 / 96, 1]])[:, np.newaxis]
     np.testing.assert_allclose(outputs["mask_boxes_yxyx_rel_BN4"], outputs[BOXES].numpy() * share, atol=1e-6)
 

@@ -60,7 +60,7 @@ def kill(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_killed_run_draws_the_same_samples_after_it_resumed(config, shards, tmp_path, monkeypatch):
     train(config, RED_GREEN, *shards, tmp_path / "whole")
     with monkeypatch.context() as patch:
@@ -74,7 +74,7 @@ def test_a_killed_run_draws_the_same_samples_after_it_resumed(config, shards, tm
         np.testing.assert_allclose(value, other[key], rtol=1e-5, atol=1e-6, err_msg=key)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_exported_model_equals_the_one_in_memory_at_any_batch_size(result, config, tmp_path):
     export_saved_model(result.detector, config, tmp_path / "model")  # raises if a signature differs
     loaded = tf.saved_model.load(str(tmp_path / "model"))

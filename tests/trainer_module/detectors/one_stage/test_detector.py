@@ -48,7 +48,8 @@ def test_images_are_padded_with_zeros_below_and_to_the_right(tiny_config, change
     """Exactly as if they came with the padding."""
     size = {"image_resizer.height": 40, "image_resizer.width": 50, "feature_extractor.pad_to_multiple": 32}
     network = build_ssd(changed(tiny_config.model, size), 1)
-    whole = build_ssd(tiny_config.model, 1)
+    whole = build_ssd(changed(tiny_config.model, {"feature_extractor.pad_to_multiple": 32}), 1)
+    assert "image_pad" not in {layer.name for layer in whole.layers}
     assert network.get_layer("image_pad").output.shape == (None, 64, 64, 3)
     whole.set_weights(network.get_weights())
     images = tf.random.stateless_normal([1, 40, 50, 3], [0, 0])
@@ -66,28 +67,13 @@ def test_anchors_of_padded_images_are_relative_to_the_unpadded_image(tiny_config
     np.testing.assert_allclose((boxes[:, 0] + boxes[:, 2]) / 2, [0, 0, 32 / 48, 32 / 48], atol=1e-6)
 
 
-def test_without_padding_there_is_no_layer_for_it(tiny_config, changed):
-    network = build_ssd(changed(tiny_config.model, {"feature_extractor.pad_to_multiple": 32}), 1)
-    assert "image_pad" not in {layer.name for layer in network.layers}
-
-
-def test_batch_norm_has_each_groups_settings(tiny_config, changed):
-    config = changed(tiny_config.model, {f"{EXTRACTOR}.batch_norm.decay": 0.8, f"{HEAD}.batch_norm.decay": 0.7})
-    layers = [layer for layer in build_ssd(config, 1).layers if isinstance(layer, FusedBatchNorm)]
+def test_batch_norm_and_channels_have_the_settings_of_each_group(tiny_config, changed):
+    settings = {f"{EXTRACTOR}.batch_norm.decay": 0.8, f"{HEAD}.batch_norm.decay": 0.7, "freeze_batchnorm": True}
+    network = build_ssd(changed(tiny_config.model, {**settings, "box_predictor.depth": 24}), 1)
+    layers = [layer for layer in network.layers if isinstance(layer, FusedBatchNorm)]
     assert {layer.momentum for layer in layers if layer.name.startswith("head")} == {0.7}
     assert {layer.momentum for layer in layers if not layer.name.startswith("head")} == {0.8}
-
-
-def test_all_batch_norm_can_be_frozen(tiny_config, changed):
-    network = build_ssd(changed(tiny_config.model, {"freeze_batchnorm": True}), 1)
-    before = [variable.numpy() for variable in network.non_trainable_variables]
-    network(tf.random.stateless_normal([2, 64, 64, 3], [0, 0]), training=True)
-    for variable, value in zip(network.non_trainable_variables, before, strict=True):
-        np.testing.assert_array_equal(variable.numpy(), value)
-
-
-def test_the_pyramids_channels_are_multiplied_too_and_the_heads_are_not(tiny_config, changed):
-    network = build_ssd(changed(tiny_config.model, {"box_predictor.depth": 24}), 1)
+    assert all(layer.use_moving_statistics for layer in layers)
     assert network.get_layer("neck_lateral_3").filters == 16  # 128 * 0.125
     assert network.get_layer("head_conv_0").filters == 24
 

@@ -56,42 +56,13 @@ def test_pixels_have_the_units_of_google_automl():
     np.testing.assert_array_equal(normalize("efficientnet-lite2", pixels), [-127 / 128, 0, 1])
 
 
-@pytest.mark.slow
-def test_a_training_step_compiles_under_xla_with_equal_gradients(make_spread_detector):
-    side = 36  # 9 and 5 cells; the first two stages of the backbone
-    detector = make_spread_detector(small_config(side, 2, 3).model, LABEL_MAP)
-    random = np.random.default_rng(0)
-    batch = {
-        "image": tf.constant(random.normal(size=(2, side, side, 3)), tf.float32),
-        "true_hw": tf.constant([[side, side], [side, 30]]),
-        "boxes_yxyx_rel": tf.constant(
-            [[[0.1, 0.2, 0.6, 0.7], [0.0] * 4], [[0.3, 0.3, 0.5, 0.6], [0.2, 0.0, 0.9, 0.5]]]
-        ),
-        "class_indices": tf.constant([[0, -1], [1, 0]]),
-        "box_weights": tf.constant([[1.0, 0.0], [1.0, 1.0]]),
-    }
-    variables = detector.network.trainable_variables
-
-    def gradients() -> list[tf.Tensor]:
-        with tf.GradientTape() as tape:
-            # Without dropout and batch statistics, which are random or amplify rounding.
-            losses = detector.losses(detector.forward(batch, training=False), batch)
-            loss = tf.add_n(list(losses.values()))
-        return [loss, *tape.gradient(loss, [each.value for each in variables])]
-
-    eager, compiled = gradients(), tf.function(gradients, jit_compile=True)()
-    for ours, theirs in zip(eager, compiled, strict=True):
-        assert np.isfinite(ours).all()
-        np.testing.assert_allclose(ours, theirs, rtol=1e-2, atol=1e-3 * float(tf.reduce_max(tf.abs(ours))) + 1e-6)
-
-
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_step_in_low_precision_is_close_to_float32(assert_low_precision_is_close):
     model = small_config(64, 3, 6).model
     assert_low_precision_is_close(model, bfloat16=(0.005, 0.5), float16=(0.001, 0.05))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_step_of_an_efficientdet_in_low_precision_is_close_to_float32(assert_low_precision_is_close):
     """With swish and weighted sums."""
     levels = {"min_level": 3, "max_level": 6}
@@ -107,12 +78,12 @@ def test_a_step_of_an_efficientdet_in_low_precision_is_close_to_float32(assert_l
     assert_low_precision_is_close(model, bfloat16=(0.005, 0.15), float16=(0.001, 0.01))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_exported_graph_compiles_under_xla(make_spread_detector, assert_export_compiles):
     assert_export_compiles(make_spread_detector(small_config(36, 2, 3).model, LABEL_MAP))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_float16_and_8_bit_files_find_what_the_model_in_memory_finds(
     detector, config, examples, tmp_path, write_records
 ):
@@ -132,7 +103,7 @@ def test_float16_and_8_bit_files_find_what_the_model_in_memory_finds(
     assert np.float32 not in kinds
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_onnx_file_equals_the_model_in_memory(detector, tmp_path):
     for package in ("tf2onnx", "onnxruntime"):
         pytest.importorskip(package, reason="pip install 'detloom[onnx]'")

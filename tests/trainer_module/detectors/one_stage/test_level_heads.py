@@ -71,8 +71,11 @@ def test_layers_before_the_last_have_the_depth_of_the_level_within_limits(make_h
 
 
 @pytest.mark.parametrize("use_depthwise", [False, True])
-def test_initializer_and_penalty_are_not_for_depthwise_kernels(make_heads, use_depthwise):
-    network = make_heads(use_depthwise=use_depthwise, kernel_size=3)
+def test_biases_are_set_and_initializer_and_penalty_are_not_for_depthwise_kernels(make_heads, use_depthwise):
+    network = make_heads(use_depthwise=use_depthwise, kernel_size=3, class_prediction_bias_init=-2.0)
+    # Also for separable convolutions, where the reference does not apply the bias.
+    np.testing.assert_array_equal(network.get_layer("head_classes_0").bias, np.full(9, -2.0))
+    np.testing.assert_array_equal(network.get_layer("head_offsets_0").bias, np.zeros(12))
     layers = convolutions(network).values()
     assert {layer.kernel_size for layer in layers} == {(1, 1) if use_depthwise else (3, 3)}
     assert all(float(tf.reduce_mean(layer.kernel)) > 4 for layer in layers)
@@ -82,14 +85,6 @@ def test_initializer_and_penalty_are_not_for_depthwise_kernels(make_heads, use_d
         {f"head_{what}_depthwise_{i}" for what in ("box", "class") for i in range(3)} if use_depthwise else set()
     )
     assert all(abs(float(tf.reduce_mean(layer.kernel))) < 1 and not layer.use_bias for layer in depthwise)
-
-
-@pytest.mark.parametrize("use_depthwise", [False, True])
-def test_scores_start_at_the_configured_bias(make_heads, use_depthwise):
-    """It also applies to separable convolutions, where the reference does not apply it."""
-    network = make_heads(class_prediction_bias_init=-2.0, use_depthwise=use_depthwise, kernel_size=3)
-    np.testing.assert_array_equal(network.get_layer("head_classes_0").bias, np.full(9, -2.0))
-    np.testing.assert_array_equal(network.get_layer("head_offsets_0").bias, np.zeros(12))
 
 
 def test_dropout_is_for_classes_in_training_only(make_heads):

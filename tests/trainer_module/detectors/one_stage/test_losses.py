@@ -18,6 +18,7 @@ from detloom.trainer_module.boxes.losses import box_losses, class_losses
 from detloom.trainer_module.boxes.targets import Targets
 from detloom.trainer_module.detectors.one_stage.losses import detection_losses
 
+pytestmark = pytest.mark.usefixtures("eager")
 LN2 = np.log(2)
 NAN = np.nan
 CODER = FasterRcnnBoxCoder()

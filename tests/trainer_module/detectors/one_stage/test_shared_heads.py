@@ -88,26 +88,21 @@ def test_the_same_kernels_are_penalized_as_in_the_reference(make_heads, settings
 
 
 @pytest.mark.parametrize(
-    ("settings", "expected"),
+    ("setting", "tower", "last"),
     [
-        ({}, {"head_conv_0": (True, False), "head_classes": (False, False)}),
-        (
-            {f"{HEAD}.apply_conv_hyperparams_pointwise": True},
-            {"head_conv_0": (True, True), "head_classes": (False, False)},
-        ),
-        (
-            {f"{HEAD}.apply_conv_hyperparams_to_heads": True},
-            {"head_conv_0": (True, False), "head_classes": (True, True)},
-        ),
+        (None, (True, False), (False, False)),
+        ("apply_conv_hyperparams_pointwise", (True, True), (False, False)),
+        ("apply_conv_hyperparams_to_heads", (True, False), (True, True)),
     ],
 )
-def test_the_same_kernels_are_initialized_as_in_the_reference(make_heads, settings, expected):
+def test_the_same_kernels_are_initialized_as_in_the_reference(make_heads, setting, tower, last):
     """A mean of 5 marks the kernels that get it: depthwise, pointwise."""
-    network = make_heads({f"{HYPERPARAMS}.initializer": RandomNormalInitializer(mean=5.0, stddev=0.01), **settings})
-    for name, (depthwise, pointwise) in expected.items():
+    settings = {f"{HYPERPARAMS}.initializer": RandomNormalInitializer(mean=5.0, stddev=0.01)}
+    network = make_heads(settings | ({f"{HEAD}.{setting}": True} if setting else {}))
+    for name, expected in {"head_conv_0": tower, "head_classes": last}.items():
         layer = network.get_layer(name)
         means = [float(np.mean(kernel.numpy())) for kernel in (layer.depthwise_kernel, layer.pointwise_kernel)]
-        assert [mean > 4 for mean in means] == [depthwise, pointwise], name
+        assert tuple(mean > 4 for mean in means) == expected, name
 
 
 @pytest.mark.parametrize(

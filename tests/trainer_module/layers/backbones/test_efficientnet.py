@@ -7,11 +7,7 @@ import tensorflow as tf
 
 from detloom.schemas.model.network import FeatureExtractor, L2Regularizer
 from detloom.schemas.presets.presets import find_preset
-from detloom.trainer_module.layers.backbones.efficientnet import (
-    build_efficientnet,
-    efficientnet_blocks,
-    efficientnet_layers,
-)
+from detloom.trainer_module.layers.backbones.efficientnet import build_efficientnet, efficientnet_blocks
 
 
 def extractor_of(size: int, **neck: object) -> FeatureExtractor:
@@ -37,26 +33,6 @@ def b0() -> keras.Model:
 def test_levels_have_their_strides_and_the_channels_of_the_paper(b0):
     shapes = {level: feature.shape[1:] for level, feature in b0.output.items()}
     assert shapes == {2: (16, 24, 24), 3: (8, 12, 40), 4: (4, 6, 112), 5: (2, 3, 320)}
-
-
-@pytest.mark.slow
-def test_layers_and_features_equal_keras_applications(b0):
-    theirs = keras.applications.EfficientNetB0(include_top=False, weights=None, input_shape=(64, 96, 3))
-    ours = {layer.name: layer for layer in b0.layers if layer.weights}
-    generator = np.random.default_rng(0)
-    for layer in theirs.layers:
-        if layer.name in ours:
-            layer.set_weights([generator.uniform(0.5, 1.5, value.shape) / 2 for value in layer.get_weights()])
-            ours[layer.name].set_weights(layer.get_weights())
-    unused = {layer.name for layer in theirs.layers if layer.weights} - set(ours)
-    assert unused == {"normalization", "top_conv", "top_bn"}
-    last = keras.Model(theirs.inputs, theirs.get_layer("block7a_project_bn").output)
-    pixels = generator.uniform(0, 255, (1, 64, 96, 3)).astype(np.float32)
-    np.testing.assert_allclose(b0(pixels / 255)[5], last(pixels), rtol=1e-3)
-
-
-def test_weights_are_listed_in_the_order_in_which_features_pass_them(b0):
-    assert list(efficientnet_layers(extractor_of(0))) == [layer.name for layer in b0.layers if layer.weights]
 
 
 @pytest.mark.parametrize(
@@ -95,7 +71,6 @@ def test_lite_has_relu6_and_no_squeeze_and_excitation():
     activations = [layer for layer in network.layers if layer.name.endswith("activation")]
     assert len(activations) == 1 + 15 + 16  # stem, all expansions but the first block's, all depthwise convolutions
     assert {(type(layer), layer.max_value) for layer in activations} == {(keras.layers.ReLU, 6.0)}
-    assert list(efficientnet_layers(lite_extractor(0))) == [layer.name for layer in network.layers if layer.weights]
 
 
 def test_blocks_are_skipped_at_random_with_a_rate_that_grows_linearly(b0):

@@ -35,6 +35,10 @@ def make_extra_layers(num_layers=6, *, side=300, hyperparams=None, freeze_batchn
 @pytest.mark.parametrize("use_explicit_padding", [False, True])
 def test_each_level_is_half_as_large_rounded_up(use_explicit_padding):
     network = make_extra_layers(use_explicit_padding=use_explicit_padding)
+    # Before it is halved, a level gets half the channels.
+    assert [network.get_layer(f"neck_squeeze_{level}").filters for level in (6, 7, 8, 9)] == [256, 128, 128, 64]
+    assert network.get_layer("neck_squeeze_6").kernel_size == (1, 1)
+    assert network.get_layer("neck_coarse_6").kernel_size == (3, 3)
     # The reference's depths: 512, 256, 256, 128.
     assert {int(level): feature.shape[1:] for level, feature in network.output.items()} == {
         4: (19, 19, 6),
@@ -49,13 +53,6 @@ def test_each_level_is_half_as_large_rounded_up(use_explicit_padding):
 @pytest.mark.parametrize(("num_layers", "levels"), [(1, [4]), (2, [4, 5]), (4, [4, 5, 6, 7])])
 def test_the_number_of_levels_is_configured(num_layers, levels):
     assert [int(level) for level in make_extra_layers(num_layers).output] == levels
-
-
-def test_before_it_is_halved_a_level_gets_half_the_channels():
-    network = make_extra_layers()
-    assert [network.get_layer(f"neck_squeeze_{level}").filters for level in (6, 7, 8, 9)] == [256, 128, 128, 64]
-    assert network.get_layer("neck_squeeze_6").kernel_size == (1, 1)
-    assert network.get_layer("neck_coarse_6").kernel_size == (3, 3)
 
 
 def test_channels_are_multiplied_but_not_below_the_minimum():
