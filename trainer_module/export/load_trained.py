@@ -1,6 +1,5 @@
 """Load a trained detector from a training run, an exported model, or a checkpoint of any origin."""
 
-import contextlib
 import logging
 from dataclasses import replace
 from pathlib import Path
@@ -15,16 +14,10 @@ from detloom.schemas.reading.typed_dict import from_json
 from detloom.trainer_module.detectors.detector import Detector
 from detloom.trainer_module.detectors.families import build_detector
 from detloom.trainer_module.detectors.supported import check_trainable
-from detloom.trainer_module.export.predict import find_saved_model
 from detloom.trainer_module.run_state.run_folder import CONFIG_FILE
 from detloom.trainer_module.training.follow_checkpoints import load_checkpoint
-from detloom.trainer_module.weights.own_checkpoint import (
-    SAVED_MODEL_WEIGHTS,
-    WEIGHTS_DIR,
-    WEIGHTS_FILE,
-    find_best_weights,
-)
 from detloom.trainer_module.weights.restore import find_trained, restore
+from detloom.trainer_module.weights.stored_weights import find_in_folder
 
 _LOGGER = logging.getLogger("detloom")
 
@@ -71,15 +64,11 @@ def load_restored(config: TrainEvalConfig, checkpoint: str, label_map: LabelMap)
 
 def _find(folder: Path) -> tuple[Path, Path]:
     """Return the folder of configuration and label map, and the path of the weights without suffix."""
-    best = find_best_weights(str(folder))
-    if best and (folder / CONFIG_FILE).is_file():
-        return folder, Path(best)
-    with contextlib.suppress(InputError):  # the message below is more specific
-        saved_model = find_saved_model(folder)
-        return saved_model / "assets", saved_model / SAVED_MODEL_WEIGHTS
-    for place in (folder / WEIGHTS_DIR, folder):
-        if (place / f"{WEIGHTS_FILE}.index").is_file():
-            return place, place / WEIGHTS_FILE
+    weights = Path(find_in_folder(str(folder)))
+    above = weights.parent.parent
+    for settings_dir in (weights.parent, above, above / "assets") if weights != folder else ():
+        if (settings_dir / CONFIG_FILE).is_file():
+            return settings_dir, weights
     raise InputError(
         f"{folder}: has neither a training run ({CONFIG_FILE} and best weights) nor an exported model of detloom."
     )

@@ -55,14 +55,6 @@ class _DownloadError(Exception):
     """The archive cannot be downloaded; the message is part of a sentence."""
 
 
-def cache_folder() -> Path:
-    """Return the folder of downloaded checkpoints of this user."""
-    try:
-        return user_cache("checkpoints")
-    except InputError as error:
-        raise InputError(f"train.fine_tune_checkpoint: {error}") from None
-
-
 def fetch_checkpoint(address: str) -> str:
     """Return the path of the checkpoint in the archive at an address, without suffix; download it at first use.
 
@@ -70,10 +62,10 @@ def fetch_checkpoint(address: str) -> str:
         InputError: if the address is not allowed, the archive cannot be downloaded or unpacked, or has another hash.
     """
     try:
-        parsed = parse_archive_address(address)
+        parsed, cache = parse_archive_address(address), user_cache("checkpoints")
     except InputError as error:
         raise InputError(f"train.fine_tune_checkpoint: {error}") from None
-    return fetch_archive(parsed, cache_folder())
+    return fetch_archive(parsed, cache)
 
 
 def fetch_archive(address: ArchiveAddress, cache: Path) -> str:
@@ -183,7 +175,7 @@ class _SafeRedirects(urllib.request.HTTPRedirectHandler):
 def _download(address: ArchiveAddress, file: BinaryIO) -> None:
     """Write the archive to a file and log the progress; proxies are taken from the environment."""
     with _open(address) as response:
-        total = _content_length(response)
+        total = response.length
         _check_size(total or 0)
         num_bytes = 0
         for data in _read_with_progress(response, show_address(address.url), total):
@@ -216,11 +208,6 @@ def _open(address: ArchiveAddress) -> http.client.HTTPResponse:
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise _DownloadError(_describe(error)) from None
     return response
-
-
-def _content_length(response: http.client.HTTPResponse) -> int | None:
-    text = response.headers.get("Content-Length", "")
-    return int(text) if re.fullmatch(r"[0-9]{1,18}", text) else None
 
 
 def _check_size(num_bytes: int) -> None:

@@ -5,7 +5,7 @@ import math
 import re
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import h5py  # type: ignore[import-untyped]
@@ -38,6 +38,15 @@ _UNREADABLE = (
     zipfile.BadZipFile,
     zlib.error,
 )
+_APPLICATIONS = {  # by backbone, except EfficientNets
+    "mobilenet_v1": "MobileNet",
+    "mobilenet_v2": "MobileNetV2",
+    "resnet50_v1": "ResNet50",
+    "resnet101_v1": "ResNet101",
+    "resnet152_v1": "ResNet152",
+    "resnet50_v2": "ResNet50V2",
+    "resnet101_v2": "ResNet101V2",
+}
 # Variables of a layer in Keras 3's numbering in .weights.h5, by their count.
 _NUMBERED = {1: ("kernel",), 2: ("kernel", "bias"), 4: ("gamma", "beta", "moving_mean", "moving_variance")}
 
@@ -137,7 +146,7 @@ def _download(extractor: _Extractor | None) -> dict[str, np.ndarray]:
             "inception_resnet_v2; allowed: a checkpoint of the Object Detection API."
         )
     try:
-        model = _application(extractor)(include_top=False, weights="imagenet")
+        model = _application(extractor)
     except Exception as error:  # Keras raises a bare Exception without network access
         cause = " ".join(str(error).split())
         raise InputError(
@@ -147,28 +156,13 @@ def _download(extractor: _Extractor | None) -> dict[str, np.ndarray]:
     return {f"{layer.name}/{variable.name}": variable.numpy() for layer in model.layers for variable in layer.weights}
 
 
-def _application(
-    extractor: _Extractor,
-) -> Callable[..., keras.Model]:
-    applications, backbone = keras.applications, extractor.backbone
-    match backbone:
-        case "mobilenet_v1":
-            return lambda **given: applications.MobileNet(alpha=extractor.depth_multiplier, **given)
-        case "mobilenet_v2":
-            return lambda **given: applications.MobileNetV2(alpha=extractor.depth_multiplier, **given)
-        case "resnet50_v1":
-            return applications.ResNet50
-        case "resnet101_v1":
-            return applications.ResNet101
-        case "resnet152_v1":
-            return applications.ResNet152
-        case "resnet50_v2":
-            return applications.ResNet50V2
-        case "resnet101_v2":
-            return applications.ResNet101V2
+def _application(extractor: _Extractor) -> keras.Model:
+    """Build the model of keras.applications with its ImageNet weights."""
+    backbone = extractor.backbone
     size = re.fullmatch(r"efficientnet[-_](b\d)", backbone)
-    assert size, backbone
-    return getattr(applications, f"EfficientNet{size[1].upper()}")
+    name = f"EfficientNet{size[1].upper()}" if size else _APPLICATIONS[backbone]
+    width = {"alpha": extractor.depth_multiplier} if backbone.startswith("mobilenet") else {}
+    return getattr(keras.applications, name)(**width, include_top=False, weights="imagenet")
 
 
 def _for_our_resnet(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

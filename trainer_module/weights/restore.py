@@ -11,7 +11,7 @@ from detloom.schemas.errors import InputError
 from detloom.schemas.model.config import FineTuneMode, Train
 from detloom.trainer_module.detectors.detector import Detector
 from detloom.trainer_module.weights.freezing import TrainedVariables, choose_trained
-from detloom.trainer_module.weights.restore_report import Mismatch, RestoreReport, RestoreRow, format_share
+from detloom.trainer_module.weights.restore_report import RestoreReport, RestoreRow, format_share
 from detloom.trainer_module.weights.stored_weights import (
     DESCRIPTIONS,
     StoredValue,
@@ -67,14 +67,14 @@ def plan_restore(train: Train, detector: Detector, trained: TrainedVariables) ->
     if not wanted:
         raise _nothing_left(train, mode)
     mismatches = {path: _find_mismatch(variables[path], stored.values.get(path)) for path in wanted}
-    unusable = {path: mismatch for path, mismatch in mismatches.items() if mismatch}
+    unusable = {path: reason for path, reason in mismatches.items() if reason}
     arrays = {path: stored.values[path].read().astype(np.float32) for path in wanted if path not in unusable}
     broken = next((path for path, array in arrays.items() if not np.isfinite(array).all()), "")
-    restored = tuple(_row(path, variables[path], keys=stored.values[path].keys) for path in arrays)
+    restored = tuple(RestoreRow(path, variables[path].shape, keys=stored.values[path].keys) for path in arrays)
     fresh = tuple(
-        _row(path, variables[path], reason=reasons.get(path, ""), mismatch=unusable.get(path))
+        RestoreRow(path, variables[path].shape, reason=reason, is_mismatch=path in unusable)
         for path in variables
-        if path in reasons or path in unusable
+        if (reason := reasons.get(path) or unusable.get(path))
     )
     used = {key for row in restored for key in row.keys}
     check = _RestoreCheck(train, detector, stored, mode, variables, wanted, unusable)
@@ -163,26 +163,15 @@ def _nothing_left(train: Train, mode: FineTuneMode) -> InputError:
     return InputError(f"train: {patterns} leave nothing of what '{mode}' restores; allowed: patterns that leave some.")
 
 
-def _find_mismatch(variable: keras.Variable, value: StoredValue | None) -> tuple[Mismatch, str] | None:
-    """Return why a stored value cannot be restored, as a category and in words; None if it can."""
+def _find_mismatch(variable: keras.Variable, value: StoredValue | None) -> str:
+    """Return why a stored value cannot be restored; empty if it can."""
     if value is None:
-        return Mismatch.ABSENT, "absent in the checkpoint"
+        return "absent in the checkpoint"
     if not value.dtype.startswith(("float", "bfloat")):
-        return Mismatch.TYPE, f"stored as {value.dtype}"
+        return f"stored as {value.dtype}"
     if value.shape != tuple(variable.shape):
-        return Mismatch.SHAPE, f"stored with the shape {list(value.shape)}, here {list(variable.shape)}"
-    return None
-
-
-def _row(
-    path: str,
-    variable: keras.Variable,
-    keys: tuple[str, ...] = (),
-    reason: str = "",
-    mismatch: tuple[Mismatch, str] | None = None,
-) -> RestoreRow:
-    category, reason = mismatch or (None, reason)
-    return RestoreRow(path=path, shape=tuple(variable.shape), keys=keys, reason=reason, mismatch=category)
+        return f"stored with the shape {list(value.shape)}, here {list(variable.shape)}"
+    return ""
 
 
 def _size(variable: keras.Variable) -> int:
@@ -244,7 +233,7 @@ class _RestoreCheck:
     mode: FineTuneMode
     variables: Mapping[str, keras.Variable]
     wanted: list[str]
-    unusable: Mapping[str, tuple[Mismatch, str]]
+    unusable: Mapping[str, str]  # the reason by path
 
     @property
     def share(self) -> float:
@@ -255,7 +244,6 @@ class _RestoreCheck:
         """Return the reason in one sentence, or an empty string."""
         return (
             self._wrong_parts()
-            or self._other_types()
             or self._other_architecture()
             or self._whole_detector()
             or self._other_classes()
@@ -266,21 +254,11 @@ class _RestoreCheck:
     def notes(self) -> Iterator[str]:
         """Name wanted variables that are not restored, where that is no reason to refuse."""
         if self.unusable and not self.refusal():
-            path, (_, reason) = next(iter(self.unusable.items()))
+            path, reason = next(iter(self.unusable.items()))
             yield (
                 f"{len(self.unusable)} of {len(self.wanted)} variables that '{self.mode}' restores keep their initial "
                 f"values, first {path} ({reason})."
             )
-
-    @property
-    def _where(self) -> str:
-        return self.stored.where
-
-    def _reason(self, path: str) -> str:
-        return self.unusable[path][1] if path in self.unusable else ""
-
-    def _unusable_by(self, *mismatches: Mismatch) -> list[str]:
-        return [path for path, (mismatch, _) in self.unusable.items() if mismatch in mismatches]
 
     def _share_of(self, paths: Collection[str]) -> float:
         total = sum(_size(self.variables[path]) for path in paths)
@@ -302,7 +280,7 @@ class _RestoreCheck:
         return f"; train.fine_tune_include: [{patterns}] restores what fits, the {' and the '.join(fit)}"
 
     def _wrong_parts(self) -> str:
-        setting = f"train.fine_tune_checkpoint_type: got '{self.mode}', but {self._where} is"
+        setting = f"train.fine_tune_checkpoint_type: got '{self.mode}', but {self.stored.where} is"
         if self.mode == "classification" or not self.stored.values:
             return ""
         if self.stored.parts <= {"backbone"}:
@@ -314,7 +292,7 @@ class _RestoreCheck:
     def _whole_detector(self) -> str:
         if self.mode != "classification" or self.stored.origin != "odapi_detector":
             return ""
-        setting = f"train.fine_tune_checkpoint_type: got 'classification', but {self._where} is a whole detector"
+        setting = f"train.fine_tune_checkpoint_type: got 'classification', but {self.stored.where} is a whole detector"
         if {part_of(path) for path in self.stored.values} == {"backbone"}:
             return (
                 f"{setting}, of which only the backbone fits; set it to 'detection', and train.fine_tune_include to "
@@ -323,26 +301,17 @@ class _RestoreCheck:
         advice = "'full', 'all_but_classes' or 'detection'" if "head" in self.stored.parts else "'detection'"
         return f"{setting}; set it to {advice}."
 
-    def _other_types(self) -> str:
-        others = self._unusable_by(Mismatch.TYPE)
-        if not others:
-            return ""
-        return (
-            f"train.fine_tune_checkpoint: {self._where} has {len(others)} variables of an unsupported type, first "
-            f"{others[0]}, {self._reason(others[0])}; allowed: floating-point numbers."
-        )
-
     def _other_architecture(self) -> str:
         total = sum(_size(self.variables[path]) for path in self.wanted)
         others = [path for path in self.unusable if not self._is_class_size(path)]
         alike = total - sum(_size(self.variables[path]) for path in others)
         if alike >= _MIN_ALIKE * total and self.share > 0:
             return ""
-        first = others[0] if others else next(iter(self.unusable), "")
+        first = others[0] if others else next(iter(self.unusable))
         return (
-            f"train.fine_tune_checkpoint: {self._where} has another architecture than the configuration: of "
+            f"train.fine_tune_checkpoint: {self.stored.where} has another architecture than the configuration: of "
             f"{len(self.wanted)} variables to restore it has {len(self.wanted) - len(self.unusable)} with the right "
-            f"shape; the first difference is {first} ({self._reason(first)}){self._suggest_include()}."
+            f"shape; the first difference is {first} ({self.unusable[first]}){self._suggest_include()}."
         )
 
     def _is_class_size(self, path: str) -> bool:
@@ -371,28 +340,28 @@ class _RestoreCheck:
         is_background = abs(stored - channels) == 1
         hint = "; a difference of one may be the background (model.add_background_class)" if is_background else ""
         return (
-            f"train.fine_tune_checkpoint_type: 'full' restores everything, but {self._where} has {stored} classes and "
-            f"this detector {channels}{with_background}{hint}; set it to 'all_but_classes', which keeps only the last "
-            "class layer initialized."
+            f"train.fine_tune_checkpoint_type: 'full' restores everything, but {self.stored.where} has {stored} "
+            f"classes and this detector {channels}{with_background}{hint}; set it to 'all_but_classes', which keeps "
+            "only the last class layer initialized."
         )
 
     def _other_shapes(self) -> str:
         if self.train.fine_tune_skip_mismatch:
             return ""
-        differing = self._unusable_by(Mismatch.TYPE, Mismatch.SHAPE)
+        differing = [path for path in self.unusable if path in self.stored.values]
         if not differing:
             return ""
         return (
-            f"train.fine_tune_checkpoint: {self._where} has {len(differing)} variables of another shape, first "
-            f"{differing[0]}, {self._reason(differing[0])}; set train.fine_tune_skip_mismatch to true to leave them "
-            "initialized."
+            f"train.fine_tune_checkpoint: {self.stored.where} has {len(differing)} variables of another shape or "
+            f"type, first {differing[0]}, {self.unusable[differing[0]]}; set train.fine_tune_skip_mismatch to true to "
+            "leave them initialized."
         )
 
     def _too_little(self) -> str:
-        absent = self._unusable_by(Mismatch.ABSENT)
+        absent = [path for path in self.unusable if path not in self.stored.values]
         if self.mode == "full" and absent and not self.train.fine_tune_skip_mismatch:
             return (
-                f"train.fine_tune_checkpoint_type: 'full' restores everything, but {self._where} lacks "
+                f"train.fine_tune_checkpoint_type: 'full' restores everything, but {self.stored.where} lacks "
                 f"{len(absent)} variables, first {absent[0]}; set train.fine_tune_skip_mismatch to true to leave them "
                 "initialized."
             )
@@ -401,7 +370,7 @@ class _RestoreCheck:
         if share >= least:
             return ""
         return (
-            f"train.fine_tune_checkpoint: {self._where} has {format_share(share)} of the parameters of the {part} that "
-            f"'{self.mode}' restores, allowed: {least:.0%} (train.fine_tune_min_restored_share)"
+            f"train.fine_tune_checkpoint: {self.stored.where} has {format_share(share)} of the parameters of the "
+            f"{part} that '{self.mode}' restores, allowed: {least:.0%} (train.fine_tune_min_restored_share)"
             f"{self._suggest_include()}; `detloom restore-report` lists the absent variables."
         )

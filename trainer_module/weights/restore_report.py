@@ -1,6 +1,5 @@
 """The report of a restore: restored variables, others and the reasons, as a table and as JSON."""
 
-import enum
 import json
 import math
 from collections import Counter
@@ -18,29 +17,21 @@ REPORT_TEXT = "restore_report.txt"
 _MAX_LISTED = 30  # lines per list in the text
 
 
-class Mismatch(str, enum.Enum):
-    """Reasons why a value of a checkpoint cannot be restored into a variable."""
-
-    ABSENT = "absent"
-    TYPE = "type"
-    SHAPE = "shape"
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class RestoreRow:
     """A variable of the network.
 
     Attributes:
         keys: keys it was restored from; empty if it was not restored.
         reason: why it was not restored; empty if it was.
-        mismatch: the category of the reason if the checkpoint, not the settings, is the reason.
+        is_mismatch: True if the checkpoint, not the settings, is the reason.
     """
 
     path: str
     shape: tuple[int, ...]
     keys: tuple[str, ...] = ()
     reason: str = ""
-    mismatch: Mismatch | None = None
+    is_mismatch: bool = False
 
     @property
     def num_parameters(self) -> int:
@@ -131,11 +122,11 @@ def _lines(report: RestoreReport, max_listed: int) -> Iterator[str]:
 
 def _fresh_lines(rows: Sequence[RestoreRow]) -> Iterator[str]:
     """Yield a line per variable; parts that the settings exclude as a whole take one line."""
-    whole = Counter((part_of(row.path), row.reason) for row in rows if row.mismatch is None)
+    whole = Counter((part_of(row.path), row.reason) for row in rows if not row.is_mismatch)
     for (part, reason), count in whole.items():
         yield f"{part}: {count} variables, {reason}"
     for row in rows:
-        if row.mismatch is not None:
+        if row.is_mismatch:
             yield f"{row.path} {list(row.shape)}: {row.reason}"
 
 

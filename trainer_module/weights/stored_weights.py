@@ -28,7 +28,6 @@ from detloom.trainer_module.weights.own_checkpoint import (
     find_best_weights,
     read_class_names,
 )
-from detloom.trainer_module.weights.packaged_weights import find_packaged_weights
 from detloom.trainer_module.weights.read_checkpoint import (
     CheckpointFile,
     access_errors_as_input_errors,
@@ -36,7 +35,7 @@ from detloom.trainer_module.weights.read_checkpoint import (
     escape_name,
     read_checkpoint,
 )
-from detloom.trainer_module.weights.torch_weights import TorchWeights, is_torch_file, read_torch_weights
+from detloom.trainer_module.weights.torch_weights import find_packaged_weights, is_torch_file, read_torch_weights
 from detloom.trainer_module.weights.variable_names import PARTS, layer_variable, part_of, variables_by_path
 
 Origin = Literal["odapi_detector", "odapi_backbone", "automl", "keras", "torch", "own"]
@@ -117,14 +116,15 @@ def find_stored_weights(where: str, family: Family, network: keras.Model) -> Sto
         check_path(where)
         place = where
     extractor = getattr(family.config, "feature_extractor", None)  # a detector may have its own backbone
-    if is_torch_file(where):
-        return _from_torch(where, read_torch_weights(where, extractor), paths)
-    if where == IMAGENET and extractor is not None and is_efficientnet_lite(extractor.backbone):
-        return _from_torch(where, read_torch_weights(find_packaged_weights(extractor.backbone), extractor), paths)
+    is_packaged = where == IMAGENET and extractor is not None and is_efficientnet_lite(extractor.backbone)
+    if is_torch_file(where) or is_packaged:
+        torch_file = find_packaged_weights(extractor.backbone) if is_packaged else where
+        return _from_backbone(where, "torch", *read_torch_weights(torch_file, extractor), paths)
     if where == IMAGENET or is_keras_file(where):
-        return _from_keras(where, read_keras_weights(where, extractor), paths)
+        arrays = read_keras_weights(where, extractor)
+        return _from_backbone(where, "keras", arrays, {name: name for name in arrays}, paths)
     with access_errors_as_input_errors(place):
-        path = _find_in_folder(place)
+        path = find_in_folder(place)
     file = read_checkpoint(path)
     if not file.stores_objects:
         return _from_names(where, file, family, network)
@@ -178,7 +178,7 @@ def _tidy(where: str) -> str:
     return tidy.rstrip("/") or tidy
 
 
-def _find_in_folder(where: str) -> str:
+def find_in_folder(where: str) -> str:
     """Return the checkpoint in the folder of a model, SavedModel or run; any other path is returned unchanged."""
     if not tf.io.gfile.isdir(where):
         return where
@@ -190,7 +190,8 @@ def _find_in_folder(where: str) -> str:
     ):
         if tf.io.gfile.exists(f"{candidate}.index"):
             return candidate
-    versions = sorted((int(name) for name in map(_name, tf.io.gfile.listdir(folder)) if name.isdecimal()), reverse=True)
+    entries = [entry.rstrip("/") for entry in tf.io.gfile.listdir(folder)]  # some file systems end folders with a slash
+    versions = sorted((int(entry) for entry in entries if entry.isdecimal()), reverse=True)
     for saved_model in (
         folder,
         f"{folder}/{detections.SERVING_FOLDER}",
@@ -199,11 +200,6 @@ def _find_in_folder(where: str) -> str:
         if tf.io.gfile.exists(f"{saved_model}/{detections.SAVED_MODEL_FILE}"):
             return f"{saved_model}/{SAVED_MODEL_WEIGHTS}"
     return find_best_weights(folder) or folder
-
-
-def _name(entry: str) -> str:
-    """Return the name of a directory entry; some file systems end folders with a slash."""
-    return entry.rstrip("/")
 
 
 # --- by origin --------------------------------------------------------------------------------------------------------
@@ -282,30 +278,25 @@ def _held(keys: tuple[str, ...], array: np.ndarray) -> StoredValue:
     return StoredValue(keys, array.shape, str(array.dtype), lambda: array)
 
 
-def _from_keras(where: str, arrays: Mapping[str, np.ndarray], paths: list[str]) -> StoredWeights:
-    stored = {name: _held((name,), array) for name, array in arrays.items()}
-    return _from_backbone(where, "keras", stored, {name: array.shape for name, array in arrays.items()}, paths)
-
-
-def _from_torch(where: str, weights: TorchWeights, paths: list[str]) -> StoredWeights:
-    stored = {name: _held((array.name,), array.array) for name, array in weights.arrays.items()}
-    return _from_backbone(where, "torch", stored, weights.shapes, paths)
-
-
 def _from_backbone(
-    where: str,
-    origin: Origin,
-    stored: Mapping[str, StoredValue],
-    shapes: dict[str, tuple[int, ...]],
-    paths: list[str],
+    where: str, origin: Origin, arrays: Mapping[str, np.ndarray], names: Mapping[str, str], paths: list[str]
 ) -> StoredWeights:
-    """Select the layers of our backbone; `stored` is by our names, `shapes` by those of the file."""
-    names = {path: layer_variable(path) for path in paths if part_of(path) == "backbone"}
-    values = {path: stored[name] for path, name in names.items() if name in stored}
+    """Select the layers of our backbone.
+
+    Args:
+        arrays: all weights of the file, by their names.
+        names: names in the file, by "layer/variable" of our backbone.
+    """
+    values = {}
+    for path in paths:
+        name = names.get(layer_variable(path)) if part_of(path) == "backbone" else None
+        if name is not None:
+            values[path] = _held((name,), arrays[name])
     if not values:
         raise InputError(
-            f"train.fine_tune_checkpoint: {where} has no layer of this backbone; it contains {_roots(shapes)}."
+            f"train.fine_tune_checkpoint: {where} has no layer of this backbone; it contains {_roots(arrays)}."
         )
+    shapes = {name: array.shape for name, array in arrays.items()}
     return StoredWeights(where, origin, values, shapes, frozenset({"backbone"}))
 
 

@@ -79,7 +79,7 @@ def find_matches(
         if not matching:
             raise InputError(
                 f"{setting}: got {pattern!r}, which matches no {kind}; allowed: a regular expression on "
-                f"names such as {', '.join(_near(pattern, paths))}{_translation(pattern)}."
+                f"names such as {', '.join(_near(pattern, paths))}."
             )
         matches |= matching
     return matches
@@ -117,13 +117,3 @@ def _near(pattern: str, paths: Iterable[str]) -> list[str]:
     near = [called[name] for name in difflib.get_close_matches(plain, called, n=_MAX_NEAR, cutoff=0.5)]
     firsts = {part_of(path): path for path in reversed(every)}
     return list(dict.fromkeys(near)) or list(firsts.values())
-
-
-def _translation(pattern: str) -> str:
-    """Return a hint on name scopes of the Object Detection API."""
-    lower = pattern.lower()
-    if "featureextractor" in lower:
-        return "; FeatureExtractor is ^(backbone|neck)/ here"
-    if "boxpredictor" in lower or "predictor" in lower:
-        return "; BoxPredictor is ^head/ here"
-    return ""

@@ -5,9 +5,6 @@ import hashlib
 import io
 import logging
 import os
-import signal
-import subprocess
-import sys
 import tarfile
 import threading
 import time
@@ -25,7 +22,6 @@ from detloom.schemas.model.checkpoint_address import ArchiveAddress
 from detloom.trainer_module.weights import downloaded_archive
 from detloom.trainer_module.weights.downloaded_archive import (
     archive_by_hand,
-    cache_folder,
     fetch_archive,
     fetch_checkpoint,
 )
@@ -40,6 +36,13 @@ ZOO = {
     "ssd/saved_model/variables/variables.data-00000-of-00001": b"other data",
 }
 Respond = Callable[[BaseHTTPRequestHandler], None]
+
+
+def start_response(request: BaseHTTPRequestHandler, length: str = "") -> None:
+    request.send_response(200)
+    if length:
+        request.send_header("Content-Length", length)
+    request.end_headers()
 
 
 class Server:
@@ -71,10 +74,8 @@ class Server:
         """Respond with these bytes; `length` is the stated number, -1 states none."""
 
         def respond(request: BaseHTTPRequestHandler) -> None:
-            request.send_response(200)
-            if length != -1:
-                request.send_header("Content-Length", str(len(data) if length is None else length))
-            request.end_headers()
+            stated = len(data) if length is None else length
+            start_response(request, "" if stated == -1 else str(stated))
             request.wfile.write(data)
 
         self.responses[path] = respond
@@ -153,6 +154,8 @@ def test_an_archive_of_the_zoo_is_downloaded_once(server, cache, caplog):
     assert names == {"checkpoint", "ckpt-0.index", "ckpt-0.data-00000-of-00001"}  # no SavedModel
     assert sorted(each.suffix for each in cache.iterdir()) == ["", ".lock"]
     assert f"{server.url}/ssd.tar.gz: downloading" in caplog.text
+    other = server.serve(pack({"other.index": b""}), "/elsewhere/ssd.tar.gz")  # the same name
+    assert fetch_archive(other, cache).endswith("/other")
 
 
 AUTOML = {f"d0/model.{suffix}": b"x" for suffix in ("index", "data-00000-of-00001", "meta")}
@@ -167,13 +170,6 @@ SEVERAL = {"checkpoint": b'model_checkpoint_path: "ckpt-2"', "ckpt-1.index": b""
 )
 def test_layouts_of_archives(server, cache, data, checkpoint):
     assert fetch_archive(server.serve(data), cache).endswith(checkpoint)
-
-
-def test_equal_names_at_other_addresses_are_other_entries(server, cache):
-    paths = {
-        fetch_archive(server.serve(pack({f"{name}.index": b""}), f"/{name}/ssd.tar.gz"), cache) for name in ("a", "b")
-    }
-    assert {path.rpartition("/")[2] for path in paths} == {"a", "b"}
 
 
 def test_a_hash_is_checked(server, cache):
@@ -199,8 +195,7 @@ def test_two_at_once_download_once(server, cache):
 
     def slow(request: BaseHTTPRequestHandler) -> None:
         time.sleep(0.1)
-        request.send_response(200)
-        request.end_headers()
+        start_response(request)
         request.wfile.write(data)
 
     def fetch() -> str:
@@ -212,46 +207,6 @@ def test_two_at_once_download_once(server, cache):
         first, second = (pool.submit(fetch) for _ in range(2))
         assert first.result() == second.result()
     assert server.requests == {"/ssd.tar.gz": 1}
-
-
-FETCH = """
-import sys
-from pathlib import Path
-from detloom.schemas.model.checkpoint_address import ArchiveAddress
-from detloom.trainer_module.weights.downloaded_archive import fetch_archive
-print(fetch_archive(ArchiveAddress(sys.argv[1]), Path(sys.argv[2])))
-"""
-
-
-@pytest.mark.slow  # three processes import TensorFlow
-def test_a_killed_process_and_two_at_once(server, cache):
-    data, started = pack(ZOO), threading.Event()
-
-    def half(request: BaseHTTPRequestHandler) -> None:
-        request.send_response(200)
-        request.send_header("Content-Length", str(len(data)))
-        request.end_headers()
-        request.wfile.write(data[: len(data) // 2])
-        started.set()
-        server.ended.wait()
-
-    def start() -> subprocess.Popen[str]:
-        command = [sys.executable, "-c", FETCH, str(address), str(cache)]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[3])
-
-    address = server.serve(data)
-    server.responses["/ssd.tar.gz"] = half
-    process = start()
-    assert started.wait(120)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    server.serve(data)
-    both = [start(), start()]
-    paths = {process.communicate(timeout=120)[0].strip() for process in both}
-    assert [process.returncode for process in both] == [0, 0]
-    assert len(paths) == 1
-    assert Path(f"{paths.pop()}.index").read_bytes() == b"index"
-    assert server.requests == {"/ssd.tar.gz": 2}
 
 
 # --- without a network ------------------------------------------------------------------------------------------------
@@ -267,38 +222,28 @@ def test_an_archive_that_was_copied_by_hand_is_used(server, cache):
     by_hand.write_bytes(pack(ZOO))
     assert fetch_archive(address, cache).endswith("/ckpt-0")
     assert by_hand.exists()
-
-
-def test_a_wrong_archive_that_was_copied_by_hand_is_named(server, cache):
-    address = server.address(sha256="0" * 64)
-    cache.mkdir()
-    by_hand = archive_by_hand(address, cache)
-    by_hand.write_bytes(pack(ZOO))
+    wrong = server.address(sha256="0" * 64)
+    by_hand.rename(archive_by_hand(wrong, cache))
     with pytest.raises(InputError, match=r"its SHA-256 is .*; it was copied to .*\.tar\.gz by hand"):
-        fetch_archive(address, cache)
+        fetch_archive(wrong, cache)
 
 
-def test_the_cache_is_in_the_folder_of_the_user(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cache_folder() == tmp_path / "detloom/checkpoints"
+def test_a_user_without_a_home_folder_has_no_cache(monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     monkeypatch.setenv("HOME", "relative")
     with pytest.raises(InputError, match=r"^train\.fine_tune_checkpoint: .*set XDG_CACHE_HOME"):
-        cache_folder()
+        fetch_checkpoint("https://host.invalid/ssd.tar.gz")
 
 
-def test_a_cache_that_cannot_be_written(server, tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(InputError, match=r"the cache folder \S+ cannot be used \(Not a directory\).*XDG_CACHE_HOME"):
-        fetch_archive(server.serve(pack(ZOO)), tmp_path / "file/cache")
-
-
-def test_a_full_disk(server, cache, monkeypatch):
+def test_a_cache_that_cannot_be_written_or_a_full_disk(server, cache, tmp_path, monkeypatch):
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(downloaded_archive.shutil, "copyfileobj", full)
     address = server.serve(pack(ZOO))
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"the cache folder \S+ cannot be used \(Not a directory\).*XDG_CACHE_HOME"):
+        fetch_archive(address, tmp_path / "file/cache")
+    monkeypatch.setattr(downloaded_archive.shutil, "copyfileobj", full)
     with pytest.raises(InputError, match=r"cache folder \S+ cannot be used \(No space left on device\); free space"):
         fetch_archive(address, cache)
 
@@ -311,40 +256,36 @@ def test_a_setting_that_is_not_allowed_is_not_downloaded(server):
 # --- faults of the network --------------------------------------------------------------------------------------------
 
 
-def test_a_connection_that_ends_early(server, cache):
-    data = pack(ZOO)
-    message = refusal(server.serve(data[:-10], length=len(data)), cache)
-    assert f"the connection ended after {len(data) - 10:,} of {len(data):,} bytes; try again" in message
+def stall(request: BaseHTTPRequestHandler, ended: threading.Event) -> None:
+    """Send headers and a byte, then nothing."""
+    start_response(request, "1000")
+    request.wfile.write(b"x")
+    request.wfile.flush()
+    ended.wait()
 
 
-@pytest.mark.parametrize("sends_headers", [True, False])
-def test_a_server_that_stalls(server, cache, monkeypatch, sends_headers):
-    monkeypatch.setattr(downloaded_archive, "STALL_SECONDS", 0.1)
-
-    def stall(request: BaseHTTPRequestHandler) -> None:
-        if sends_headers:
-            request.send_response(200)
-            request.send_header("Content-Length", "1000")
-            request.end_headers()
-            request.wfile.write(b"x")
-            request.wfile.flush()
-        server.ended.wait()
-
-    server.responses["/ssd.tar.gz"] = stall
-    assert "the server sent nothing for 0.1 s" in refusal(server.address(), cache)
+def send_nothing(request: BaseHTTPRequestHandler, ended: threading.Event) -> None:
+    ended.wait()
 
 
-def test_a_server_that_sends_a_byte_from_time_to_time(server, cache, monkeypatch):
-    monkeypatch.setattr(downloaded_archive, "MAX_SECONDS", 0.05)
+def drip(request: BaseHTTPRequestHandler, ended: threading.Event) -> None:
+    start_response(request)
+    while not ended.wait(0.02):
+        request.wfile.write(b"x")
 
-    def drip(request: BaseHTTPRequestHandler) -> None:
-        request.send_response(200)
-        request.end_headers()
-        while not server.ended.wait(0.02):
-            request.wfile.write(b"x")
 
-    server.responses["/ssd.tar.gz"] = drip
-    assert "it took more than 0.05 s" in refusal(server.address(), cache)
+@pytest.mark.parametrize(
+    ("respond", "setting", "seconds", "message"),
+    [
+        (stall, "STALL_SECONDS", 0.1, "the server sent nothing for 0.1 s"),
+        (send_nothing, "STALL_SECONDS", 0.1, "the server sent nothing for 0.1 s"),
+        (drip, "MAX_SECONDS", 0.05, "it took more than 0.05 s"),
+    ],
+)
+def test_a_server_that_is_too_slow(server, cache, monkeypatch, respond, setting, seconds, message):
+    monkeypatch.setattr(downloaded_archive, setting, seconds)
+    server.responses["/ssd.tar.gz"] = lambda request: respond(request, server.ended)
+    assert message in refusal(server.address(), cache)
 
 
 @pytest.mark.parametrize(
@@ -352,8 +293,9 @@ def test_a_server_that_sends_a_byte_from_time_to_time(server, cache, monkeypatch
     [
         (lambda request: request.send_error(404), "cannot be downloaded: the server responded 404 Not Found"),
         (lambda request: request.wfile.write(b"garbage\r\n\r\n"), "cannot be downloaded"),
+        (lambda request: start_response(request, "1000"), "the connection ended after 0 of 1,000 bytes; try again"),
     ],
-    ids=["missing", "not HTTP"],
+    ids=["missing", "not HTTP", "ends early"],
 )
 def test_a_response_that_is_no_archive(server, cache, respond, message):
     server.responses["/ssd.tar.gz"] = respond
@@ -408,9 +350,7 @@ REFUSED = {
     "a page": (b"<html>Not found</html>", "it is damaged or not a tar archive"),
     "a wrong byte": (flip_a_byte(pack({**ZOO, "x.index": os.urandom(5000)})), "it is damaged"),
     "symbolic link": (pack(ZOO, special("x.index", tarfile.SYMTYPE, "/etc/passwd")), f"'x.index' {LINK}"),
-    "link as folder": (pack(ZOO, special("folder", tarfile.SYMTYPE, "/tmp")), f"'folder' {LINK}"),
     "hard link": (pack(ZOO, special("x.index", tarfile.LNKTYPE, "ssd/checkpoint/ckpt-0.index")), f"'x.index' {LINK}"),
-    "pipe": (pack(ZOO, special("pipe", tarfile.FIFOTYPE)), f"'pipe' {LINK}"),
     "device": (pack(ZOO, special("device", tarfile.CHRTYPE)), f"'device' {LINK}"),
     "sparse file": (pack(ZOO, special("x.index", tarfile.GNUTYPE_SPARSE)), f"'x.index' {LINK}"),
     "a file twice": (
@@ -422,7 +362,6 @@ REFUSED = {
     "files that are large together": (pack({f"{number}.index": bytes(2**18) for number in range(5)}), TOO_LARGE),
     "a size of terabytes": (headers(sized("ckpt-0.index", tarfile.REGTYPE, 2**42)), TOO_LARGE),
     "negative size": (headers(sized("c.index", tarfile.REGTYPE, -1024), 3), "cannot be used"),
-    "negative size of a PAX header": (headers(sized("c.index", tarfile.XHDTYPE, -1024), 3), "cannot be used"),
     "negative size of a long name": (headers(sized("c.index", tarfile.GNUTYPE_LONGNAME, -1024), 3), "cannot be used"),
     "large long name": (headers(sized("name", tarfile.GNUTYPE_LONGNAME, 2**32), 1, bytes(2**20)), HEADER),
     "large PAX header": (headers(sized("name", tarfile.XHDTYPE, 2**32), 1, bytes(2**20)), HEADER),

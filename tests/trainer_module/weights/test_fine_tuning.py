@@ -13,7 +13,7 @@ from detloom.trainer_module.weights.restore import find_trained, restore
 
 MODELS = {"ssd_mobilenet_v2_fpnlite_320x320": "ssd_mobilenet_v2_fpnlite_320x320"}
 MODELS["efficientdet_d0"] = "ssd_efficientdet_d0_512x512"
-PRESETS = [pytest.param(name, marks=pytest.mark.slow if name == "efficientdet_d0" else ()) for name in MODELS]
+TIERS = dict(zip(MODELS, (pytest.mark.slow, pytest.mark.nightly), strict=True))
 
 
 def detector_of(preset, count):
@@ -35,7 +35,7 @@ def fresh_head_on(detector, whole, images, training):
     return tf.concat([tf.reshape(head(each), (len(images), -1, depth)) for each in maps], axis=1)
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", [pytest.param(name, marks=tier) for name, tier in TIERS.items()])
 def test_first_loss_is_that_of_a_new_class_head_on_restored_features(preset, reference_dir):
     detector, whole = detector_of(preset, 3), detector_of(preset, 90)
     report = restored(preset, detector, reference_dir, "auto")

