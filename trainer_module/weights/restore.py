@@ -70,9 +70,10 @@ def plan_restore(train: Train, detector: Detector, trained: TrainedVariables) ->
     unusable = {path: reason for path, reason in mismatches.items() if reason}
     arrays = {path: stored.values[path].read().astype(np.float32) for path in wanted if path not in unusable}
     broken = next((path for path, array in arrays.items() if not np.isfinite(array).all()), "")
-    restored = tuple(RestoreRow(path, variables[path].shape, keys=stored.values[path].keys) for path in arrays)
+    shapes = {path: tuple(variable.shape) for path, variable in variables.items()}
+    restored = tuple(RestoreRow(path, shapes[path], keys=stored.values[path].keys) for path in arrays)
     fresh = tuple(
-        RestoreRow(path, variables[path].shape, reason=reason, is_mismatch=path in unusable)
+        RestoreRow(path, shapes[path], reason=reason, is_mismatch=path in unusable)
         for path in variables
         if (reason := reasons.get(path) or unusable.get(path))
     )

@@ -130,7 +130,8 @@ class FasterRcnnDetector(Detector[FasterRcnn]):
     def _true_hw(self, outputs: Tensors, true_hw_B2: tf.Tensor | None) -> tf.Tensor:
         """Return rows and columns that are image, [B, 2]; those of the whole input if they are not given."""
         if true_hw_B2 is None:
-            return tf.tile(tf.constant([self.preprocessing.network_hw]), [tf.shape(outputs["rpn_offsets_BA4"])[0], 1])
+            batch_size = tf.shape(outputs["rpn_offsets_BA4"])[0]
+            return tf.tile(tf.constant([self.preprocessing.network_hw]), [batch_size, 1])
         return true_hw_B2
 
     def _image_share_hw(self, true_hw_B2: tf.Tensor) -> tf.Tensor:
