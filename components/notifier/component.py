@@ -33,7 +33,6 @@ from detloom.schemas.run_file.notifications import Notifications
 from detloom.schemas.run_file.run_file import Place
 
 FINAL_STATUS = "final_status"
-_MARK = "{{$"
 # Placeholders that both backends replace if a parameter is such a constant: kubeflow/pipelines,
 # backend/src/v2/driver/resolve.go, and the constants PIPELINE_JOB_* of sdk/python/kfp/dsl/__init__.py.
 _RUN_NAME_ON_CLUSTERS = "{{$.pipeline_job_name}}"
@@ -69,7 +68,7 @@ class NotifierParams(ComponentParams):
         Args:
             local_run_id: run id of TFX's local runner.
         """
-        run_name, run_id = ("" if _MARK in text else text for text in (self.run_name, self.run_id))
+        run_name, run_id = ("" if "{{$" in text else text for text in (self.run_name, self.run_id))
         is_local = self.place == "local"
         return {
             "pipeline": self.pipeline,
@@ -196,9 +195,10 @@ def notify_failure(pipeline: str, notifications: Notifications, node: str | None
         node: the node that failed, if any.
     """
     try:
-        facts = {"node": node or "", "reason": describe_error(error, references_of(notifications))}
-        machine = socket.gethostname()
-        message = RunMessage(event="failed", pipeline=pipeline, place="local", machine=machine, **facts)
+        reason, machine = describe_error(error, references_of(notifications)), socket.gethostname()
+        message = RunMessage(
+            event="failed", pipeline=pipeline, place="local", machine=machine, node=node or "", reason=reason
+        )
         send(message, notifications)
     except Exception as mistake:  # must not hide the error of the run
         logging.warning("notifications: the message could not be built (%s).", type(mistake).__name__)

@@ -49,7 +49,7 @@ def build_result_message(input_dict: Mapping[str, Sequence[Artifact]], about: Ma
         about: fields that all messages of the run have.
     """
     artifacts = {key: given[0] for key, given in input_dict.items() if given}
-    decision, blessing, pushed = map(artifacts.get, (DECISION_KEY, BLESSING_KEY, PUSHED_MODEL_KEY))
+    decision, blessing, pushed = (artifacts.get(key) for key in (DECISION_KEY, BLESSING_KEY, PUSHED_MODEL_KEY))
     if decision is not None and blessing is None and not decision.get_int_custom_property(TRAIN_PROPERTY):
         return RunMessage(event="skipped", reason=decision.get_string_custom_property(REASON_PROPERTY), **about)
     if blessing is None:

@@ -3,7 +3,7 @@
 import re
 from email.message import Message
 from http import HTTPStatus
-from typing import IO
+from io import BufferedIOBase
 
 DEFAULT_MAX_REQUEST_MB = 32.0  # an image in base64 is a third larger than its file
 REQUEST_SECONDS = 30.0  # to receive the whole request, however slowly it arrives
@@ -18,7 +18,7 @@ class RequestError(Exception):
         self.message, self.status = message, status
 
 
-def read_body(headers: Message, file: IO[bytes], max_bytes: int) -> bytes:
+def read_body(headers: Message, file: BufferedIOBase, max_bytes: int) -> bytes:
     """Return the body of a request.
 
     Raises:
