@@ -1,4 +1,4 @@
-"""Pushes stopped at each file operation in five ways: only complete versions remain, and a rerun succeeds."""
+"""Some hundred pushes in processes of their own, stopped at each file operation in five ways: only complete versions remain, and a rerun succeeds."""
 
 import json
 import os
@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 
 from detloom.components.pusher import push as pusher_push
-
-pytestmark = pytest.mark.slow  # some hundred killed processes
 
 ROOT = Path(pusher_push.__file__).parents[2]
 
@@ -31,11 +29,11 @@ def stop_at_every_step(model, other_model, work_dir, mode, action):
 @pytest.mark.parametrize(
     "mode",
     [
-        pytest.param("kill", marks=pytest.mark.reliability("kill", "push")),
-        pytest.param("full", marks=pytest.mark.reliability("full disk", "push")),
-        pytest.param("read_only", marks=pytest.mark.reliability("read-only", "push")),
-        "error",
-        "interrupt",
+        pytest.param("kill", marks=[pytest.mark.reliability("kill", "push"), pytest.mark.slow]),
+        pytest.param("full", marks=[pytest.mark.reliability("full disk", "push"), pytest.mark.slow]),
+        pytest.param("read_only", marks=[pytest.mark.reliability("read-only", "push"), pytest.mark.slow]),
+        pytest.param("error", marks=pytest.mark.nightly),
+        pytest.param("interrupt", marks=pytest.mark.nightly),
     ],
 )
 def test_interrupted_push_leaves_only_complete_versions_and_a_rerun_succeeds(mode, model, other_model, tmp_path):
@@ -59,9 +57,9 @@ def test_interrupted_push_leaves_only_complete_versions_and_a_rerun_succeeds(mod
 @pytest.mark.parametrize(
     "mode",
     [
-        pytest.param("kill", marks=pytest.mark.reliability("kill", "rollback")),
-        pytest.param("full", marks=pytest.mark.reliability("full disk", "rollback")),
-        pytest.param("read_only", marks=pytest.mark.reliability("read-only", "rollback")),
+        pytest.param("kill", marks=[pytest.mark.reliability("kill", "rollback"), pytest.mark.slow]),
+        pytest.param("full", marks=[pytest.mark.reliability("full disk", "rollback"), pytest.mark.nightly]),
+        pytest.param("read_only", marks=[pytest.mark.reliability("read-only", "rollback"), pytest.mark.nightly]),
     ],
 )
 def test_interrupted_rollback_leaves_only_complete_versions_and_a_rerun_succeeds(mode, model, other_model, tmp_path):

@@ -439,8 +439,13 @@ def test_rollback_succeeds_or_changes_nothing_although_a_request_fails_is_lost_o
         assert serve_highest_version(bucket.contents()) == 2000
 
 
-@pytest.mark.slow  # two pushes for each of some hundred requests
-@pytest.mark.parametrize("fault", [pytest.param("stop", marks=pytest.mark.reliability("kill", "push")), "refused"])
+@pytest.mark.parametrize(  # two pushes for each of some hundred requests
+    "fault",
+    [
+        pytest.param("stop", marks=[pytest.mark.reliability("kill", "push"), pytest.mark.slow]),
+        pytest.param("refused", marks=pytest.mark.nightly),
+    ],
+)
 def test_push_that_fails_at_any_request_leaves_a_complete_model_and_a_rerun_succeeds(
     fault, pushed_before, bucket, other_model, push, check_push_with_fault
 ):

@@ -121,24 +121,15 @@ def roll_back_now(push_to):
     roll_back(push_to, reason="worse", check=lambda folder: None)
 
 
-def test_an_unchanged_run_is_cached_and_a_changed_one_finds_the_first_model(run, tmp_path):
+def test_the_blessed_model_before_the_candidate_is_the_baseline_and_an_unchanged_run_is_cached(run, tmp_path):
     assert run("one") == ["one against none"]
     assert run("one") == []
     assert run("two") == ["two against one"]
     assert run("two") == []
+    assert run("bad", bless=0) == ["bad against two"]
+    assert run("three") == ["three against two"]
+    assert run("one") == ["one against three"]
     assert not (tmp_path / "copies").exists()  # the artifacts that were pushed are used
-
-
-def test_a_model_that_is_not_blessed_is_not_a_baseline(run):
-    assert run("one", bless=1) == ["one against none"]
-    assert run("bad", bless=0) == ["bad against one"]
-    assert run("three") == ["three against one"]
-
-
-def test_an_earlier_model_that_returns_is_compared_with_the_one_that_serves(run):
-    run("one")
-    run("two")
-    assert run("one") == ["one against two"]
 
 
 def test_after_a_rollback_the_restored_model_is_the_baseline(run, push_to):
@@ -265,14 +256,14 @@ def test_the_newest_of_several_reports_on_one_span_is_resolved():
     assert resolve_report(make_artifact(Examples, 1, span=4), *reports) == [9]
 
 
-def test_without_an_earlier_span_no_report_is_resolved():
-    assert resolve_report(make_artifact(Examples, 1, span=3), make_artifact(DatasetReport, 2, span=3)) == []
-    assert resolve_report(make_artifact(Examples, 1, span=3)) == []
-
-
-def test_artifacts_without_a_span_are_ignored():
-    assert resolve_report(make_artifact(Examples, 1), make_artifact(DatasetReport, 2, span=0)) == []
-    assert resolve_report(make_artifact(Examples, 1, span=3), make_artifact(DatasetReport, 2)) == []
+@pytest.mark.parametrize(
+    ("span", "reports"),
+    [({"span": 3}, [{"span": 3}]), ({"span": 3}, []), ({}, [{"span": 0}]), ({"span": 3}, [{}])],
+    ids=["same span", "no report", "examples without span", "report without span"],
+)
+def test_without_an_earlier_span_no_report_is_resolved(span, reports):
+    made = [make_artifact(DatasetReport, 2, **properties) for properties in reports]
+    assert resolve_report(make_artifact(Examples, 1, **span), *made) == []
 
 
 def test_the_previous_report_node_outputs_the_report():
