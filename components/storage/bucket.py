@@ -38,6 +38,7 @@ _Result = TypeVar("_Result")
 NAMES_PER_PAGE = 1000  # the most that the storages list in one response
 _PART_BYTES = 64 << 20  # larger files are uploaded in parts
 _TIMEOUT_SECONDS = 120.0  # of a request with its response
+_SMALL_FILE_BYTES = 1 << 20
 _SMALL_FILE_TIMEOUT_SECONDS = 10.0  # short: a lock must be renewed in time although one request gets no response
 _NUM_THREADS = 8
 _MAX_RETRIES = 8
@@ -164,7 +165,7 @@ class BucketStorage(Storage):
             return b"", None
 
     def write_generation(self, path: str, data: bytes, generation: Generation) -> Generation:
-        """Replace a small file if it has this generation; create it exclusively if that is None.
+        """Replace a file if it has this generation; create it exclusively if that is None.
 
         Args:
             data: differs from what another process may write.
@@ -172,7 +173,8 @@ class BucketStorage(Storage):
         Returns:
             the new generation; None if the file has another generation, and nothing was written.
         """
-        client, name = self._client(_SMALL_FILE_TIMEOUT_SECONDS), self._object_name(path)
+        timeout_seconds = _SMALL_FILE_TIMEOUT_SECONDS if len(data) <= _SMALL_FILE_BYTES else _TIMEOUT_SECONDS
+        client, name = self._client(timeout_seconds), self._object_name(path)
 
         def write() -> Generation:
             with self._os_errors(path):
@@ -181,7 +183,7 @@ class BucketStorage(Storage):
         try:
             return _repeat(write)
         except GenerationError:
-            stored, current = self.read_generation(path, len(data), _SMALL_FILE_TIMEOUT_SECONDS)
+            stored, current = self.read_generation(path, len(data), timeout_seconds)
             return current if stored == data else None
 
     def write(self, path: str, data: bytes) -> None:

@@ -1,4 +1,7 @@
-"""Some hundred pushes in processes of their own, stopped at each file operation in five ways: only complete versions remain, and a rerun succeeds."""
+"""Pushes stopped at each file operation in five ways: only complete versions remain, and a rerun succeeds.
+
+Each test runs some hundred pushes in processes of their own.
+"""
 
 import json
 import os
