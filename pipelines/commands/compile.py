@@ -1,5 +1,6 @@
 """`detloom compile`: write the job file for Kubeflow Pipelines or Vertex AI. Heavy imports are inside functions."""
 
+import shlex
 from pathlib import Path
 
 import click
@@ -48,7 +49,8 @@ def compile_command(remote: RemoteRun, output: Path | None) -> None:
     write_text_file(path, compile_job(run, place))
     click.echo(f"Written: {path}, {_WHAT[place]}; pipeline '{run.name}'.")
     image = getattr(run, place).image
-    click.echo(format_next("detloom", "image-check", "--image", image, "--job", path))
+    check = ("docker", "run", "--rm", "-i", "--entrypoint", "detloom", image, "image-check", "--job", "-")
+    click.echo(f"{format_next(*check)} < {shlex.quote(str(path))}")
     click.echo(format_next("detloom", "submit", remote.run_file, "--runner", place, "--job", path))
 
 

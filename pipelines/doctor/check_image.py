@@ -1,6 +1,5 @@
-"""The checks of `detloom image-check`: of the image in which they run, and the command that runs them in an image."""
+"""The checks of `detloom image-check`: of the image in which they run."""
 
-import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -10,8 +9,6 @@ from detloom.pipelines.doctor.check_result import CheckResult, run_checks
 from detloom.pipelines.doctor.machine import check_folder, check_tensorflow
 from detloom.pipelines.doctor.packages import check_packages
 from detloom.schemas.errors import InputError
-
-_ENGINES = ("podman", "docker")
 
 
 def check_image(job_code: Sequence[str] = ()) -> tuple[CheckResult, ...]:
@@ -53,25 +50,3 @@ def _is_installed(code: str) -> bool:
     except InputError:
         return False
     return True
-
-
-def container_command(
-    engine: str, image: str, has_job: bool, run_options: Sequence[str], as_json: bool
-) -> tuple[str, ...]:
-    """Return the engine's command line. It replaces the entry point: a Beam worker's is Beam's boot program."""
-    command = (engine, "run", "--rm", "--interactive", *run_options, "--entrypoint", "detloom", image, "image-check")
-    return (*command, *(("--job", "-") if has_job else ()), *(("--json",) if as_json else ()))
-
-
-def find_engine() -> str:
-    """Return podman if it is installed, otherwise docker.
-
-    Raises:
-        InputError: if neither is installed.
-    """
-    for engine in _ENGINES:
-        if shutil.which(engine):
-            return engine
-    raise InputError(
-        f"--image: found no {' or '.join(_ENGINES)} on the PATH; install one, or run the check in a container."
-    )

@@ -51,6 +51,18 @@ def save(tmp_path):
     return save
 
 
+@pytest.fixture
+def check_with(model, monkeypatch, tmp_path):
+    """Return a function that checks a model with another program."""
+
+    def check(program, **options):
+        (tmp_path / "program.py").write_text(program)
+        monkeypatch.setattr(load_check, "_PROGRAM", tmp_path / "program.py")
+        check_serves(model, **options)
+
+    return check
+
+
 @pytest.mark.slow  # imports TensorFlow in a process of its own
 def test_model_for_encoded_images_passes_the_check(save):
     model = Model(0.5)
@@ -90,12 +102,9 @@ def test_fault_names_signature_input_or_output(make_signatures, options, parts, 
     assert [part for part in parts if part not in fault] == []
 
 
-def test_error_of_tensorflow_becomes_one_sentence(model, monkeypatch, tmp_path):
-    program = tmp_path / "fails.py"
-    program.write_text("raise OSError('Cannot parse file saved_model.pb.')\n")
-    monkeypatch.setattr(load_check, "_PROGRAM", program)
+def test_error_of_tensorflow_becomes_one_sentence(model, check_with):
     with pytest.raises(InputError, match=rf"{model}: .*: OSError: Cannot parse file saved_model\.pb\. [A-Z]"):
-        check_serves(model)
+        check_with("raise OSError('Cannot parse file saved_model.pb.')")
 
 
 @pytest.mark.parametrize(
@@ -118,22 +127,16 @@ def test_process_that_ends_abnormally_is_an_error(returncode, output, reason, mo
 
 
 @pytest.mark.reliability("hostile input", "push")
-def test_check_ends_after_its_time_limit(model, monkeypatch, tmp_path):
-    program = tmp_path / "hangs.py"
-    program.write_text("import os\nos.read(os.pipe()[0], 1)\n")
-    monkeypatch.setattr(load_check, "_PROGRAM", program)
+def test_check_ends_after_its_time_limit(check_with):
     with pytest.raises(InputError, match=r"within 0\.2 s"):
-        check_serves(model, seconds=0.2)
+        check_with("import os\nos.read(os.pipe()[0], 1)\n", seconds=0.2)
 
 
-def test_model_that_needs_detloom_is_refused(model, monkeypatch, tmp_path):
-    program = tmp_path / "imports.py"
+def test_model_that_needs_detloom_is_refused(check_with):
     lines = load_check._PROGRAM.read_text().splitlines()
     blocked = next(line.strip() for line in lines if 'sys.modules["detloom"]' in line)
-    program.write_text(f"import sys\n{blocked}\nimport detloom\n")
-    monkeypatch.setattr(load_check, "_PROGRAM", program)
     with pytest.raises(InputError, match="detloom"):
-        check_serves(model)
+        check_with(f"import sys\n{blocked}\nimport detloom\n")
 
 
 @pytest.mark.slow  # imports TensorFlow in a process of its own
@@ -158,25 +161,22 @@ def test_graph_error_is_reported_with_type_and_reason(save):
         "raise ValueError('bad\\x1b[2J' + 1000 * 'x')",
     ],
 )
-def test_text_from_the_model_is_escaped_and_truncated(program, model, monkeypatch, tmp_path):
-    (tmp_path / "says.py").write_text(program)
-    monkeypatch.setattr(load_check, "_PROGRAM", tmp_path / "says.py")
+def test_text_from_the_model_is_escaped_and_truncated(program, check_with):
     with pytest.raises(InputError, match=r"bad\\x1b\[2J") as error:
-        check_serves(model)
+        check_with(program)
     assert str(error.value).isprintable()
     assert len(str(error.value)) < 700
 
 
 @pytest.mark.reliability("hostile input", "push")
-def test_process_gets_an_alarm_but_no_secrets_and_no_input(model, monkeypatch, tmp_path):
+def test_process_gets_an_alarm_but_no_secrets_and_no_input(check_with, monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s3cr3t")
     monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
-    (tmp_path / "asks.py").write_text(
+    program = (
         "import json, os, sys\n"
         "print('x' * 300_000)\n"
         "known = [name in os.environ for name in ('AWS_SECRET_ACCESS_KEY', 'TF_ENABLE_ONEDNN_OPTS', 'PATH')]\n"
         "print(json.dumps({'fault': f'{known} {sys.stdin.read()!r} {signal.alarm(0)}'}))\n"
     )
-    monkeypatch.setattr(load_check, "_PROGRAM", tmp_path / "asks.py")
     with pytest.raises(InputError, match=r": \[False, True, True\] '' 900\. "):
-        check_serves(model, seconds=900.0)
+        check_with(program, seconds=900.0)

@@ -42,7 +42,7 @@ def test_the_output_names_the_file_and_the_next_commands(run_file):
     job = json.loads(Path("cells.json").read_text())
     assert job["displayName"] == "cells"
     assert output.startswith("Written: cells.json, ")
-    assert "detloom image-check --image eu.gcr.io/p/detloom:1 --job cells.json\n" in output
+    assert "--entrypoint detloom eu.gcr.io/p/detloom:1 image-check --job - < cells.json\n" in output
     assert f"detloom submit {run_file} --runner vertex --job cells.json\n" in output
     assert sorted(path.name for path in run_file.parent.iterdir()) == ["cells.json", "run.yaml"]
 
