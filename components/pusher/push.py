@@ -89,7 +89,6 @@ def push_model(
     push_dir: Address,
     *,
     origin: Origin | None = None,
-    model_uri: str = "",
     card_dir: Path | None = None,
     keep_versions: int = 0,
     allow_class_change: bool = True,
@@ -105,8 +104,8 @@ def push_model(
     point at which this function may be interrupted.
 
     Args:
-        push_dir: a folder, or an address in a storage that TFX's filesystem layer supports.
-        origin: for the push record; `model_uri` alone is enough.
+        push_dir: a folder, or an address in a bucket.
+        origin: for the push record.
         card_dir: folder of a model card to store with the model. A changed card alone makes no new version.
         keep_versions: number of complete versions to keep; 0 keeps all.
         allow_class_change: False refuses a model whose label map differs from that of the version that serves now.
@@ -125,7 +124,7 @@ def push_model(
         raise InputError(f"{model_dir}: not a SavedModel ({MODEL_FILE} is missing).")
     if not is_address(str(push_dir)) and Path(push_dir).resolve().is_relative_to(model_dir.resolve()):
         raise InputError(f"{push_dir}: is inside the model {model_dir}; push to a folder outside of it.")
-    origin = origin or Origin(model_uri=model_uri or str(model_dir))
+    origin = origin or Origin(model_uri=str(model_dir))
     destination = open_destination(push_dir)
     with destination.lock(lock_seconds, origin.run_id) as check_held:
         version = _next_version(destination, now())

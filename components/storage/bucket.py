@@ -81,10 +81,11 @@ class BucketStorage(Storage):
             listed = self._client().list_with_delimiter(prefix or None)
         entries = [Entry(self._path(name), is_folder=True) for name in listed["common_prefixes"]]
         entries += [self._entry(meta) for meta in listed["objects"] if meta["path"] != prefix]  # of the folder itself
-        return sorted(_shown(entries, with_hidden), key=lambda entry: entry.path)
+        shown = (entry for entry in entries if with_hidden or not posixpath.basename(entry.path).startswith(HIDDEN))
+        return sorted(shown, key=lambda entry: entry.path)
 
-    def iter_entries(self, folder: str = "", *, with_hidden: bool = False) -> Iterator[Entry]:
-        yield from _shown((entry for _, entry in self.scan(folder)), with_hidden)
+    def iter_entries(self, folder: str = "") -> Iterator[Entry]:
+        yield from (entry for name, entry in self.scan(folder) if not name.startswith(HIDDEN))
 
     def scan(self, folder: str, first: str = "") -> Iterator[tuple[str, Entry]]:
         """Yield names and entries of a folder in the order of its objects' names; names of subfolders end in "/".
@@ -347,10 +348,6 @@ def _generation(facts: "ObjectMeta | PutResult") -> "UpdateVersion":
 def _marks_folder(meta: "ObjectMeta", following: "ObjectMeta | None") -> bool:
     """Return whether an object is the empty "NAME/" of a folder with files; the client drops the slash."""
     return not meta["size"] and following is not None and following["path"].startswith(f"{meta['path']}/")
-
-
-def _shown(entries: Any, with_hidden: bool) -> Iterator[Entry]:
-    return (entry for entry in entries if with_hidden or not posixpath.basename(entry.path).startswith(HIDDEN))
 
 
 def _just_before(name: str) -> str:

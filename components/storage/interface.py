@@ -45,9 +45,9 @@ class Storage(ABC):
     def list_entries(self, folder: str = "", *, with_hidden: bool = False) -> list[Entry]:
         """Return a folder's entries with sizes and times, sorted by name; empty if the folder does not exist."""
 
-    def iter_entries(self, folder: str = "", *, with_hidden: bool = False) -> Iterator[Entry]:
+    def iter_entries(self, folder: str = "") -> Iterator[Entry]:
         """Yield the entries of `list_entries` in any order; in a bucket, not all are in memory at the same time."""
-        yield from self.list_entries(folder, with_hidden=with_hidden)
+        yield from self.list_entries(folder)
 
     @abstractmethod
     def status(self, path: str) -> Entry | None:

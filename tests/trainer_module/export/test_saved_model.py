@@ -127,7 +127,7 @@ def test_tensorflow_serving_finds_a_warm_up_request_for_each_signature(model_dir
 @pytest.mark.slow
 def test_training_can_start_from_an_exported_or_a_pushed_model(model_dir, detector, tiny_config, tmp_path):
     """The model is given by the folder of the SavedModel, by a pushed version, and by the folder of versions."""
-    pushed = push_model(model_dir, tmp_path / "serving", model_uri="model").path
+    pushed = push_model(model_dir, tmp_path / "serving").path
     (tmp_path / "serving" / "1").mkdir()  # an older version, of which nothing is left
     expected = {path: variable.numpy() for path, variable in variables_by_path(detector.network).items()}
     shutil.copytree(model_dir, tmp_path / "model" / "Format-Serving")
