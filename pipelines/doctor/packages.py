@@ -1,17 +1,14 @@
-"""Check the installed packages: with `pip check`, and against the constraints file of a TFX line."""
+"""Check the installed packages: with `pip check`, and for versions with which TFX cannot be imported."""
 
 import importlib.metadata
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 from packaging.requirements import Requirement
 
-import detloom
 from detloom.pipelines.doctor.check_result import CheckResult
 
-_MAX_SHOWN = 8
 # pip allows these beside TFX 1.16, which then cannot be imported.
 _KNOWN_PROBLEMS = {
     "setuptools": ("<81", "TFX 1.16 imports pkg_resources, which later releases drop"),
@@ -20,7 +17,7 @@ _KNOWN_PROBLEMS = {
 
 
 def check_packages() -> Iterator[CheckResult]:
-    """Report missing and wrong packages; then compare with the constraints file of a checkout."""
+    """Report missing and wrong packages."""
     done = subprocess.run([sys.executable, "-m", "pip", "check"], capture_output=True, text=True, check=False)
     problems = done.stdout.strip().splitlines() if done.returncode else []
     has_failed = bool(done.returncode) and not problems
@@ -38,34 +35,6 @@ def check_packages() -> Iterator[CheckResult]:
         yield CheckResult(name="packages", status="warning", detail=detail, next_step=next_step)
     elif not problems:
         yield CheckResult(name="packages", status="ok", detail="all direct and indirect requirements are met")
-    line = ".".join(tfx.split(".")[:2])
-    file = Path(detloom.__file__).resolve().parent.parent / f"constraints/tfx-{line}.txt"
-    if file.is_file():  # missing if detloom is installed from a wheel
-        yield check_constraints(file)
-
-
-def check_constraints(file: Path) -> CheckResult:
-    """Compare versions with a constraints file."""
-    differences = []
-    for line in file.read_text(encoding="utf-8").splitlines():
-        text = line.partition("#")[0].strip()
-        requirement = Requirement(text) if text and not text.startswith("-") else None
-        if requirement is None or (requirement.marker and not requirement.marker.evaluate()):
-            continue
-        version = _version(requirement.name)
-        if not _meets(requirement):
-            pinned = str(requirement.specifier).removeprefix("==")
-            differences.append(f"{requirement.name} {version or 'missing'} ({pinned})")
-    if not differences:
-        return CheckResult(name="constraints", status="ok", detail=f"the versions of {file.name}")
-    more = f" and {len(differences) - _MAX_SHOWN} more" if len(differences) > _MAX_SHOWN else ""
-    return CheckResult(
-        name="constraints",
-        status="warning",
-        detail=f"these versions differ from the tested ones: {', '.join(differences[:_MAX_SHOWN])}{more}",
-        expected=f"the versions of {file.name}",
-        next_step=f"pip install -c {file} tfx",
-    )
 
 
 def _version(name: str) -> str | None:
