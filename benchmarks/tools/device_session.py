@@ -24,7 +24,6 @@ from detloom.trainer_module.detectors.families import build_detector
 from detloom.trainer_module.layers.fused_batch_norm import FusedBatchNorm
 from detloom.trainer_module.runtime.numerics import check_precision, network_precision, precision_of
 from detloom.trainer_module.runtime.strategies import build_strategy
-from detloom.trainer_module.training.optimizers import AveragedWeights, build_optimizer
 from detloom.trainer_module.training.step import TrainSteps
 from detloom.trainer_module.training.step_time import generated_batches
 from detloom.trainer_module.weights.restore import find_trained
@@ -53,13 +52,9 @@ class BuiltStep:
             with network_precision(precision):
                 self.detector = build_detector(config.model, session.label_map)
             trained = find_trained(train, self.detector)
-            optimizer = build_optimizer(train.optimizer)
-            optimizer.build(trained.variables)
-            average = train.moving_average
-            averages = AveragedWeights(average, trained.variables) if average else None
         self.strategy, self._batch = strategy, session.batch
         self.first_seconds = 0.0
-        self.steps = TrainSteps(train, self.detector, trained, optimizer, averages, strategy)
+        self.steps = TrainSteps(train, self.detector, trained, strategy)
         rows = tf.data.Dataset.from_tensors(session.batch).repeat()  # each replica gets the same images
         self.batches = iter(strategy.distribute_datasets_from_function(lambda _: rows))
 

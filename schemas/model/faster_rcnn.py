@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from detloom.schemas.errors import check, check_fields
-from detloom.schemas.model.detector import GridAnchorGenerator, MultiscaleAnchorGenerator, PostProcessing
+from detloom.schemas.model.detector import GridAnchorGenerator, MultiscaleAnchorGenerator
 from detloom.schemas.model.export_and_quantization import Export, refuse_export
 from detloom.schemas.model.losses import (
     ClassificationLoss,
@@ -16,6 +16,7 @@ from detloom.schemas.model.losses import (
     WeightedSoftmax,
 )
 from detloom.schemas.model.network import ConvHyperparams, Fpn, ImageResizer, MaskRcnnBoxPredictor, Neck, check_channels
+from detloom.schemas.model.non_max_suppression import PostProcessing
 
 _MAX_PROPOSALS = 10_000  # per image; published detectors have at most 2000
 

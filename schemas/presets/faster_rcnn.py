@@ -13,12 +13,7 @@ from detloom.schemas.model.augmentations import (
 )
 from detloom.schemas.model.config import Eval, InputReader, Train, TrainEvalConfig
 from detloom.schemas.model.crop_augmentations import RandomSquareCropByScale
-from detloom.schemas.model.detector import (
-    BatchNonMaxSuppression,
-    GridAnchorGenerator,
-    MultiscaleAnchorGenerator,
-    PostProcessing,
-)
+from detloom.schemas.model.detector import GridAnchorGenerator, MultiscaleAnchorGenerator
 from detloom.schemas.model.faster_rcnn import FasterRcnn, FasterRcnnFeatureExtractor
 from detloom.schemas.model.network import (
     BatchNorm,
@@ -32,6 +27,7 @@ from detloom.schemas.model.network import (
     TruncatedNormalInitializer,
     VarianceScalingInitializer,
 )
+from detloom.schemas.model.non_max_suppression import BatchNonMaxSuppression, PostProcessing
 from detloom.schemas.model.optimizers import ClipByGlobalNorm, CosineDecayLearningRate, MomentumOptimizer
 from detloom.schemas.presets.preset import Preset
 

@@ -25,14 +25,7 @@ from detloom.schemas.errors import InputError
 from detloom.schemas.model.augmentations import Augmentation, RandomHorizontalFlip
 from detloom.schemas.model.config import Eval, InputReader, Precision, Train, TrainEvalConfig
 from detloom.schemas.model.crop_augmentations import RandomCropImage, RandomScaleCropAndPadToSquare, SsdRandomCrop
-from detloom.schemas.model.detector import (
-    ArgMaxMatcher,
-    BatchNonMaxSuppression,
-    MultiscaleAnchorGenerator,
-    PostProcessing,
-    Ssd,
-    SsdAnchorGenerator,
-)
+from detloom.schemas.model.detector import ArgMaxMatcher, MultiscaleAnchorGenerator, Ssd, SsdAnchorGenerator
 from detloom.schemas.model.losses import Loss, SigmoidFocal, WeightedSmoothL1
 from detloom.schemas.model.network import (
     Backbone,
@@ -51,6 +44,7 @@ from detloom.schemas.model.network import (
     TruncatedNormalInitializer,
     WeightSharedConvolutionalBoxPredictor,
 )
+from detloom.schemas.model.non_max_suppression import BatchNonMaxSuppression, PostProcessing
 from detloom.schemas.model.optimizers import CosineDecayLearningRate, MomentumOptimizer
 from detloom.schemas.presets.center_net import center_net_presets
 from detloom.schemas.presets.efficientdet_lite import (

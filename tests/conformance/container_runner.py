@@ -13,14 +13,6 @@ _CONFINED = ("--network=none", "--read-only", "--tmpfs=/tmp", "--cap-drop=all", 
 _READ_WRITE_ALL = 0o777  # the mode of an emptyDir
 
 
-def find_engine() -> str:
-    """Return podman if it is installed, otherwise docker."""
-    for engine in ("podman", "docker"):
-        if shutil.which(engine):
-            return engine
-    raise FileNotFoundError("neither podman nor docker is on the PATH")
-
-
 class ContainerRunner:
     """The driver's `Runner` for containers, which run as the image's own user."""
 
@@ -33,7 +25,10 @@ class ContainerRunner:
             logs: folder that gets one file per container, named by the pod.
             options: for `podman run` or `docker run`.
         """
-        self._engine, self._image, self._options = find_engine(), image, tuple(options)
+        engine = shutil.which("podman") or shutil.which("docker")
+        if engine is None:
+            raise FileNotFoundError("neither podman nor docker is on the PATH")
+        self._engine, self._image, self._options = engine, image, tuple(options)
         self._timeout = timeout_seconds
         self.logs = logs
         logs.mkdir(parents=True, exist_ok=True)

@@ -11,8 +11,9 @@ import yaml
 from conformance_driver.execute import run_job
 from conformance_driver.job import read_job
 from conformance_driver.run import Machine
-from container_runner import ContainerRunner, find_engine
+from container_runner import ContainerRunner
 
+from detloom.pipelines.doctor.check_image import find_engine
 from detloom.pipelines.samples.demo_data import write_embedded_digits
 from detloom.pipelines.samples.sample_run_file import sample_run_file
 from detloom.schemas.reading.overrides import parse_set

@@ -22,7 +22,7 @@ def reference_metrics(ground_truth, detections, label_map, sizes=()):
         return summarize_coco_datasets(dataset, results, label_map, iou_type="bbox", sizes=sizes)
 
 
-def _curves_of_pycocotools(truth, found, iou_type, additions):
+def _curves_of_pycocotools(truth, found, iou_type, sizes, sigmas):
     def index(dataset):
         coco = COCO()  # loadRes rejects an empty list, so detections are indexed like ground truth
         coco.dataset = dataset
@@ -31,7 +31,7 @@ def _curves_of_pycocotools(truth, found, iou_type, additions):
 
     with contextlib.redirect_stdout(io.StringIO()):
         evaluation = COCOeval(index(truth), index(found), iouType=iou_type)
-        additions.add_to(evaluation.params)
+        mask_and_keypoint_curves.add_parameters(evaluation.params, sizes, sigmas)
         evaluation.evaluate()
         evaluation.accumulate()
     return evaluation.eval["precision"], evaluation.eval["recall"]

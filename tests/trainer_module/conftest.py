@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from three_layer_backbone import DEPTH_MULTIPLIER, three_layer_backbone
 
 from detloom.schemas.model.augmentations import RandomHorizontalFlip
 from detloom.schemas.model.center_net import (
@@ -17,7 +18,7 @@ from detloom.schemas.model.center_net import (
     PredictionHeadParams,
 )
 from detloom.schemas.model.config import Eval, InputReader, Monitoring, Train, TrainEvalConfig
-from detloom.schemas.model.detector import BatchNonMaxSuppression, MultiscaleAnchorGenerator, PostProcessing, Ssd
+from detloom.schemas.model.detector import MultiscaleAnchorGenerator, Ssd
 from detloom.schemas.model.losses import Loss, PenaltyReducedFocal, SigmoidFocal, WeightedL1, WeightedSmoothL1
 from detloom.schemas.model.network import (
     BatchNorm,
@@ -30,6 +31,7 @@ from detloom.schemas.model.network import (
     VarianceScalingInitializer,
     WeightSharedConvolutionalBoxPredictor,
 )
+from detloom.schemas.model.non_max_suppression import BatchNonMaxSuppression, PostProcessing
 from detloom.schemas.model.optimizers import (
     AdamWOptimizer,
     ClipByGlobalNorm,
@@ -38,34 +40,11 @@ from detloom.schemas.model.optimizers import (
 )
 from detloom.schemas.presets.presets import find_preset
 
-_TEST_DEPTH_MULTIPLIER = 0.125
-
 
 @pytest.fixture(scope="session", autouse=True)
 def _three_layer_backbone() -> Iterator[None]:
-    """Replace MobileNetV2 by three convolutions where the depth multiplier is that of `tiny_config`.
-
-    The layers have names of MobileNetV2 layers, so that checkpoint keys are known, and strides of 8, 16 and 32.
-    """
-    from detloom.trainer_module.detectors.one_stage import network as ssd
-    from detloom.trainer_module.layers.conv_layers import ConvLayers
-
-    def build(config: Any, image: Any, *, freeze_batchnorm: bool) -> dict[int, Any]:
-        if config.depth_multiplier != _TEST_DEPTH_MULTIPLIER:
-            return build_mobilenet_v2(config, image, freeze_batchnorm=freeze_batchnorm)
-        layers, features, levels = ConvLayers(config.conv_hyperparams, freeze_batchnorm), image, {}
-        for level, size, name, norm in (
-            (3, 8, "Conv1", "bn_Conv1"),
-            (4, 2, "block_1_expand", "block_1_expand_BN"),
-            (5, 2, "Conv_1", "Conv_1_bn"),
-        ):
-            conv = layers.backbone_conv(32, name, kernel_size=size, strides=size)
-            features = levels[level] = layers.activate(layers.normalize(conv(features), norm), f"{name}_relu")
-        return levels
-
-    build_mobilenet_v2, ssd.build_mobilenet_v2 = ssd.build_mobilenet_v2, build
-    yield
-    ssd.build_mobilenet_v2 = build_mobilenet_v2
+    with three_layer_backbone():
+        yield
 
 
 @pytest.fixture
@@ -110,7 +89,7 @@ def small_config(tiny_config: TrainEvalConfig, changed: Callable[..., Any]) -> T
 
 @pytest.fixture(scope="session")
 def tiny_config() -> TrainEvalConfig:
-    """A detector with a backbone of three layers, see `_three_layer_backbone`, and a training run of six steps."""
+    """A detector with a backbone of three layers, see `three_layer_backbone`, and a training run of six steps."""
     hyperparams = ConvHyperparams(
         regularizer=L2Regularizer(weight=0.0),
         initializer=VarianceScalingInitializer(),
@@ -123,7 +102,7 @@ def tiny_config() -> TrainEvalConfig:
             backbone="mobilenet_v2",
             neck=Fpn(min_level=3, max_level=5, additional_layer_depth=128),  # times 0.125: 16 channels
             conv_hyperparams=hyperparams,
-            depth_multiplier=_TEST_DEPTH_MULTIPLIER,
+            depth_multiplier=DEPTH_MULTIPLIER,
             min_depth=8,
             use_depthwise=True,
             override_base_feature_extractor_hyperparams=True,

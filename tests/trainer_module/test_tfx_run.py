@@ -124,13 +124,20 @@ def stubbed(monkeypatch):
     return calls
 
 
+def next_execution(fn_args):
+    folders = {
+        "model_run_dir": fn_args.model_run_dir.replace("/12", "/13"),
+        "serving_model_dir": fn_args.serving_model_dir.replace("/12/", "/13/"),
+    }
+    return SimpleNamespace(**{**vars(fn_args), **folders})
+
+
 def test_execution_resumes_a_failed_one(fn_args, stubbed, tmp_path):
     stubbed.fail = True
     with pytest.raises(RuntimeError):
         run_fn(fn_args)
     stubbed.fail = False
-    second = SimpleNamespace(**{**vars(fn_args), "model_run_dir": fn_args.model_run_dir.rpartition("12")[0] + "13"})
-    run_fn(second)
+    run_fn(next_execution(fn_args))
     assert stubbed.resumed_from == ["nothing", "half"]
     assert stubbed.exports == 1
     finished = tmp_path / "Trainer" / "model_run" / "13"
@@ -140,15 +147,7 @@ def test_execution_resumes_a_failed_one(fn_args, stubbed, tmp_path):
 
 def test_finished_run_is_not_resumed(fn_args, stubbed):
     run_fn(fn_args)
-    run_fn(
-        SimpleNamespace(
-            **{
-                **vars(fn_args),
-                "model_run_dir": fn_args.model_run_dir.rpartition("12")[0] + "13",
-                "serving_model_dir": fn_args.serving_model_dir.replace("/12/", "/13/"),
-            }
-        )
-    )
+    run_fn(next_execution(fn_args))
     assert stubbed.resumed_from == ["nothing", "nothing"]
 
 

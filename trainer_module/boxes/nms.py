@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from detloom.schemas.model.detector import BatchNonMaxSuppression
+from detloom.schemas.model.non_max_suppression import BatchNonMaxSuppression
 from detloom.trainer_module.boxes.geometry import area, iou_matrix
 
 _NUMS_OF_PAIRS = (512, 4096)  # 512 are about five for each of 100 detections; selecting more takes longer

@@ -6,7 +6,7 @@ from dataclasses import replace
 import tensorflow as tf
 
 from detloom.schemas.contracts.detections import BOXES, CLASSES, NUM_DETECTIONS, SCORES
-from detloom.schemas.model.detector import PostProcessing
+from detloom.schemas.model.non_max_suppression import PostProcessing
 from detloom.trainer_module.boxes.nms import Selection, select_boxes
 
 

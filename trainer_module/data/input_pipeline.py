@@ -1,7 +1,7 @@
 """Input pipelines: from TFRecord shards to batches."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -38,6 +38,7 @@ from detloom.trainer_module.data.example_parser import (
 from detloom.trainer_module.data.record_stream import build_record_stream, elements_per_step
 from detloom.trainer_module.data.records import ExampleFeatures, read_records
 from detloom.trainer_module.data.sample import Sample, columns_of
+from detloom.trainer_module.detectors.detector import Family
 from detloom.trainer_module.detectors.families import family_of
 from detloom.trainer_module.detectors.preprocess import Preprocessing, decode_image, resize_image, resize_masks
 
@@ -86,11 +87,9 @@ def build_train_dataset(
         servers: of tf.data service, to make the batches; they must read the files under the same names.
     """
     family = family_of(config.model)
-    preprocessing, columns = family.preprocessing, family.ground_truth_columns
-    optional = [name for name in columns if name in OPTIONAL_COLUMNS]
-    keypoint_class = keypoint_class_of(family.keypoints, label_map)
+    preprocessing, columns, parse = family.preprocessing, family.ground_truth_columns, _build_parser(family, label_map)
     context = input_context or tf.distribute.InputContext()
-    table, per_step = class_index_table(label_map.class_ids), elements_per_step(config.train, context)
+    per_step = elements_per_step(config.train, context)
     stream = build_record_stream(
         config.train_input,
         files,
@@ -102,10 +101,7 @@ def build_train_dataset(
 
     @tf.autograph.experimental.do_not_convert
     def to_element(number: tf.Tensor, serialized: tf.Tensor) -> dict[str, tf.Tensor]:
-        parsed = parse_ground_truth(serialized, table, optional, keypoint_class)
-        if MASKS in optional:
-            check_has_masks(parsed)
-        sample = augmented_sample(config, parsed, seeds.of_element(number))
+        sample = augmented_sample(config, parse(serialized), seeds.of_element(number))
         element = train_element(sample, preprocessing, columns, config.train_input.max_number_of_boxes)
         return {_NUMBER: number, **(element if mixings else to_image_type(element))}
 
@@ -142,6 +138,21 @@ def build_train_dataset(
     return batches.prefetch(_BATCHES_AHEAD)
 
 
+def _build_parser(family: Family, label_map: LabelMap) -> Callable[[tf.Tensor], ParsedExample]:
+    """Return a function that parses a serialized example with all ground truth that the family needs."""
+    table = class_index_table(label_map.class_ids)
+    optional = [name for name in family.ground_truth_columns if name in OPTIONAL_COLUMNS]
+    keypoint_class = keypoint_class_of(family.keypoints, label_map)
+
+    def parse(serialized: tf.Tensor) -> ParsedExample:
+        parsed = parse_ground_truth(serialized, table, optional, keypoint_class)
+        if MASKS in optional:
+            check_has_masks(parsed)
+        return parsed
+
+    return parse
+
+
 def example_keys(
     config: TrainEvalConfig, files: Sequence[str], *, step: int, num_input_pipelines: int = 1
 ) -> list[str]:
@@ -156,16 +167,11 @@ def broken_example_keys(
     config: TrainEvalConfig, label_map: LabelMap, files: Sequence[str], *, step: int, num_input_pipelines: int = 1
 ) -> list[str]:
     """Return the keys of the records of a step that cannot be parsed or decoded."""
-    table, family = class_index_table(label_map.class_ids), family_of(config.model)
-    optional = [name for name in family.ground_truth_columns if name in OPTIONAL_COLUMNS]
-    keypoint_class = keypoint_class_of(family.keypoints, label_map)
+    parse = _build_parser(family_of(config.model), label_map)
 
     def is_broken(serialized: bytes) -> bool:
         try:
-            parsed = parse_ground_truth(tf.constant(serialized), table, optional, keypoint_class)
-            if MASKS in optional:
-                check_has_masks(parsed)
-            decode_sample(parsed)
+            decode_sample(parse(tf.constant(serialized)))
         except tf.errors.InvalidArgumentError:
             return True
         return False
@@ -285,20 +291,17 @@ def build_eval_dataset(
     are those of the padded image, for the losses, with the stored masks beside them. `eval_input` only decides which
     examples are read. Of several workers, each gets every `num_workers`-th batch; the others are not decoded.
     """
-    family, table = family_of(config.model), class_index_table(label_map.class_ids)
-    preprocessing = family.preprocessing
-    optional = [name for name in family.ground_truth_columns if name in OPTIONAL_COLUMNS]
-    keypoint_class = keypoint_class_of(family.keypoints, label_map)
+    family = family_of(config.model)
+    preprocessing, parse = family.preprocessing, _build_parser(family, label_map)
 
     @tf.autograph.experimental.do_not_convert
     def to_element(serialized: tf.Tensor) -> dict[str, tf.Tensor]:
-        parsed = parse_ground_truth(serialized, table, optional, keypoint_class)
+        parsed = parse(serialized)
         decoded = decode_image(parsed.image_bytes)
         image_hw = tf.shape(decoded)[:2]
         sample = sample_of(parsed, decoded, image_hw)
         image, true_hw = preprocessing.prepare(decoded)
-        if MASKS in optional:
-            check_has_masks(parsed)
+        if MASKS in sample:
             masks = resize_masks(sample[MASKS], true_hw, config.model.image_resizer)
             sample |= {
                 MASKS: _padded_masks(masks, true_hw, preprocessing.network_hw),

@@ -4,9 +4,9 @@ import functools
 import hashlib
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ _SCAN_BATCH = 64
 _PIECE_BYTES = 1 << 24  # read at a time
 _MAX_REMEMBERED = 4  # number of data sets whose counts and classes are cached
 _LOGGER = logging.getLogger("detloom")
+_Result = TypeVar("_Result")
 
 
 def list_shards(patterns: Sequence[str]) -> list[str]:
@@ -56,24 +57,48 @@ def read_records(files: Sequence[str], *, one_of: int = 1) -> tf.data.Dataset:
     return records if one_of == 1 else records.shard(one_of, 0)
 
 
+class _FileVersion(NamedTuple):
+    """Cache key of one version of a file."""
+
+    path: str
+    num_bytes: int
+    modified_ns: int
+
+
+def _cached_by_version(function: Callable[[Sequence[str]], _Result]) -> Callable[[Sequence[str]], _Result]:
+    """Cache the results of a function for files that have not changed.
+
+    TensorFlow's errors become InputErrors that name the folder of the files.
+    """
+
+    @functools.lru_cache(maxsize=_MAX_REMEMBERED)
+    def cached(versions: tuple[_FileVersion, ...]) -> _Result:
+        return function([version.path for version in versions])
+
+    @functools.wraps(function)
+    def call(files: Sequence[str]) -> _Result:
+        try:
+            stats = [tf.io.gfile.stat(file) for file in files]
+            pairs = zip(files, stats, strict=True)
+            return cached(tuple(_FileVersion(path, stat.length, stat.mtime_nsec) for path, stat in pairs))
+        except tf.errors.OpError as error:
+            cause = " ".join(str(error.message).split())
+            message = f"{Path(files[0]).parent}: a record cannot be read ({cause}); write its file again."
+            raise InputError(message) from error
+
+    return call
+
+
+@_cached_by_version
 def count_records(files: Sequence[str]) -> tuple[int, ...]:
     """Count the records of each file. The counts of unchanged files are cached in the process.
 
     Raises:
         InputError: if a file cannot be read to its end.
     """
-    return _count_records(_file_versions(files))
-
-
-@functools.lru_cache(maxsize=_MAX_REMEMBERED)
-def _count_records(files: tuple["_File", ...]) -> tuple[int, ...]:
     _LOGGER.info("Counting records (files: %d).", len(files))
-    paths = [file.path for file in files]
-    compression = compression_of(paths)
-    try:
-        return tuple(_count_in_file(path, compression) for path in paths)
-    except tf.errors.OpError as error:
-        raise _unreadable(paths, error) from error
+    compression = compression_of(files)
+    return tuple(_count_in_file(file, compression) for file in files)
 
 
 def _count_in_file(file: str, compression: str) -> int:
@@ -87,6 +112,7 @@ def _count_in_file(file: str, compression: str) -> int:
     return scan.num_records
 
 
+@_cached_by_version
 def content_digest(files: Sequence[str]) -> str:
     """Return 64 hexadecimal digits that change with any record. The digest of unchanged files is cached in the process.
 
@@ -96,19 +122,10 @@ def content_digest(files: Sequence[str]) -> str:
     Raises:
         InputError: if a file cannot be read.
     """
-    return _content_digest(_file_versions(files))
-
-
-@functools.lru_cache(maxsize=_MAX_REMEMBERED)
-def _content_digest(files: tuple["_File", ...]) -> str:
-    paths = [file.path for file in files]
-    compression = compression_of(paths)
+    compression = compression_of(files)
     digest = hashlib.sha256()
-    try:
-        for path in paths:
-            digest.update(_digest_of_file(path, compression))
-    except tf.errors.OpError as error:
-        raise _unreadable(paths, error) from error
+    for file in files:
+        digest.update(_digest_of_file(file, compression))
     return digest.hexdigest()
 
 
@@ -145,59 +162,30 @@ class ClassScan(NamedTuple):
     class_ids: tuple[np.ndarray, ...]
 
 
+@_cached_by_version
 def scan_classes(files: Sequence[str]) -> ClassScan:
     """Read all records and collect their classes. The results of unchanged files are cached in the process.
 
     Raises:
         InputError: if a file or a record cannot be read.
     """
-    return _scan_classes(_file_versions(files))
-
-
-@functools.lru_cache(maxsize=_MAX_REMEMBERED)
-def _scan_classes(files: tuple["_File", ...]) -> ClassScan:
     _LOGGER.info("Reading %d files to collect the classes in their images.", len(files))
     features = {key: tf.io.RaggedFeature(tf.int64) for key in (keys.CLASS_ID, keys.IS_CROWD)}
     num_records: list[int] = []
     class_ids: list[np.ndarray] = []
-    paths = [file.path for file in files]
-    try:
-        for path in paths:
-            before = len(class_ids)
-            for batch in read_records([path]).batch(_SCAN_BATCH):
-                parsed = tf.io.parse_example(batch, features)
-                columns = (parsed[key].to_list() for key in (keys.CLASS_ID, keys.IS_CROWD))
-                class_ids.extend(_single_classes(*pair) for pair in zip(*columns, strict=True))
-            num_records.append(len(class_ids) - before)
-    except tf.errors.OpError as error:
-        raise _unreadable(paths, error) from error
+    for file in files:
+        before = len(class_ids)
+        for batch in read_records([file]).batch(_SCAN_BATCH):
+            parsed = tf.io.parse_example(batch, features)
+            columns = (parsed[key].to_list() for key in (keys.CLASS_ID, keys.IS_CROWD))
+            class_ids.extend(_single_classes(*pair) for pair in zip(*columns, strict=True))
+        num_records.append(len(class_ids) - before)
     return ClassScan(tuple(num_records), tuple(class_ids))
-
-
-class _File(NamedTuple):
-    """Cache key of one version of a file."""
-
-    path: str
-    num_bytes: int
-    modified_ns: int
-
-
-def _file_versions(files: Sequence[str]) -> tuple[_File, ...]:
-    try:
-        stats = [tf.io.gfile.stat(file) for file in files]
-    except tf.errors.OpError as error:
-        raise _unreadable(files, error) from error
-    return tuple(_File(path, stat.length, stat.mtime_nsec) for path, stat in zip(files, stats, strict=True))
 
 
 def _single_classes(class_ids: list[int], is_crowd: list[int]) -> np.ndarray:
     ids = np.array(class_ids, np.int64)
     return np.unique(ids[np.array(is_crowd) == 0] if len(is_crowd) == len(ids) else ids)
-
-
-def _unreadable(files: Sequence[str], error: tf.errors.OpError) -> InputError:
-    cause = " ".join(str(error.message).split())
-    return InputError(f"{Path(files[0]).parent}: a record cannot be read ({cause}); write its file again.")
 
 
 def parse_features(serialized: bytes) -> Mapping[str, tf.train.Feature]:

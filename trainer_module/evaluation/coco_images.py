@@ -117,22 +117,22 @@ def format_coco_ground_truth(
         images.append({"id": image.image_id, "height": height, "width": width, **name})
         boxes_xywh_px = image.xywh_px()
         areas = boxes_xywh_px[:, 2] * boxes_xywh_px[:, 3] if image.area_px is None else image.area_px
-        columns = zip(
-            boxes_xywh_px.tolist(),
-            np.asarray(image.class_ids).astype(int).tolist(),
-            np.asarray(image.is_crowd).astype(int).tolist(),
-            np.asarray(areas, np.float64).tolist(),
-            strict=True,
-        )
-        for box, class_id, crowd, area in columns:
+        columns = {
+            "category_id": np.asarray(image.class_ids).astype(int).tolist(),
+            "bbox": boxes_xywh_px.tolist(),
+            "area": np.asarray(areas, np.float64).tolist(),
+            "iscrowd": np.asarray(image.is_crowd).astype(int).tolist(),
+            **_masks_column(image, image.image_hw),
+        }
+        if image.keypoints_yx_rel is not None:
+            points_xyv_px = points_yx_rel_to_xyv_px(image.keypoints_yx_rel, image.image_hw, 2.0)
+            columns["keypoints"] = [points.ravel().tolist() for points in points_xyv_px]
+            columns["num_keypoints"] = (points_xyv_px[..., 2] > 0).sum(axis=-1).tolist()
+        for row in _rows(image.image_id, columns):
+            if row.get("num_keypoints") == 0:
+                del row["keypoints"], row["num_keypoints"]
             # Ids start at 1: the COCO API treats a match with id 0 as no match.
-            key = {"id": len(annotations) + 1, "image_id": image.image_id, "category_id": class_id}
-            annotations.append({**key, "bbox": box, "area": area, "iscrowd": crowd})
-        shapes = [*_format_masks(image, image.image_hw), *_format_labelled_points(image)]
-        num_boxes = len(image.class_ids)
-        for values in shapes:
-            for row, value in zip(annotations[len(annotations) - num_boxes :], values, strict=True):
-                row.update(value)
+            annotations.append({"id": len(annotations) + 1, **row})
     categories = [{"id": class_id, "name": name} for class_id, name in label_map.names_by_id]
     return {"info": {}, "images": images, "categories": categories, "annotations": annotations}
 
@@ -141,51 +141,32 @@ def format_coco_results(
     detections: Iterable[ImageDetections], hw_by_id: Mapping[int, tuple[int, int]]
 ) -> list[dict[str, Any]]:
     """Format detections like a COCO results file; `hw_by_id` has the image sizes."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for image in detections:
-        boxes_xywh_px = image.xywh_px(hw_by_id[image.image_id])
-        columns = zip(
-            boxes_xywh_px.tolist(),
-            np.asarray(image.class_ids).astype(int).tolist(),
-            np.asarray(image.scores, np.float64).tolist(),
-            strict=True,
-        )
-        for box, class_id, score in columns:
-            rows.append({"image_id": image.image_id, "category_id": class_id, "bbox": box, "score": score})
-        image_hw, num_boxes = hw_by_id[image.image_id], len(image.class_ids)
-        for values in (*_format_masks(image, image_hw), *_format_found_points(image, image_hw)):
-            for row, value in zip(rows[len(rows) - num_boxes :], values, strict=True):
-                row.update(value)
+        image_hw = hw_by_id[image.image_id]
+        columns = {
+            "category_id": np.asarray(image.class_ids).astype(int).tolist(),
+            "bbox": image.xywh_px(image_hw).tolist(),
+            "score": np.asarray(image.scores, np.float64).tolist(),
+            **_masks_column(image, image_hw),
+        }
+        if image.keypoints_yx_rel is not None:
+            scores = 1.0 if image.keypoint_scores is None else np.asarray(image.keypoint_scores, np.float64)
+            points_xyv_px = points_yx_rel_to_xyv_px(image.keypoints_yx_rel, image_hw, scores)
+            columns["keypoints"] = [points.ravel().tolist() for points in points_xyv_px]
+        rows += _rows(image.image_id, columns)
     return rows
 
 
-def _format_masks(
-    image: ImageGroundTruth | ImageDetections, image_hw: tuple[int, int]
-) -> Iterator[list[dict[str, Any]]]:
-    if image.mask_counts is not None:
-        yield [{"segmentation": format_mask(counts, image_hw)} for counts in image.mask_counts]
+def _rows(image_id: int, columns: Mapping[str, list[Any]]) -> Iterator[dict[str, Any]]:
+    for values in zip(*columns.values(), strict=True):
+        yield {"image_id": image_id, **dict(zip(columns, values, strict=True))}
 
 
-def _format_labelled_points(image: ImageGroundTruth) -> Iterator[list[dict[str, Any]]]:
-    """Yield `keypoints` (x, y in pixels, and 2, or 0 where not labelled); nothing for objects without points."""
-    if image.keypoints_yx_rel is None:
-        return
-    points_xyv_px = points_yx_rel_to_xyv_px(image.keypoints_yx_rel, image.image_hw, 2.0)
-    num_labelled = (points_xyv_px[..., 2] > 0).sum(axis=-1).tolist()
-    flat = [points.ravel().tolist() for points in points_xyv_px]
-    yield [
-        {"keypoints": values, "num_keypoints": count} if count else {}
-        for values, count in zip(flat, num_labelled, strict=True)
-    ]
-
-
-def _format_found_points(image: ImageDetections, image_hw: tuple[int, int]) -> Iterator[list[dict[str, Any]]]:
-    """Yield `keypoints`: x, y in pixels, and the score of the point."""
-    if image.keypoints_yx_rel is None:
-        return
-    scores = 1.0 if image.keypoint_scores is None else np.asarray(image.keypoint_scores, np.float64)
-    points_xyv_px = points_yx_rel_to_xyv_px(image.keypoints_yx_rel, image_hw, scores)
-    yield [{"keypoints": points.ravel().tolist()} for points in points_xyv_px]
+def _masks_column(image: ImageGroundTruth | ImageDetections, image_hw: tuple[int, int]) -> dict[str, list[Any]]:
+    if image.mask_counts is None:
+        return {}
+    return {"segmentation": [format_mask(counts, image_hw) for counts in image.mask_counts]}
 
 
 def points_yx_rel_to_xyv_px(

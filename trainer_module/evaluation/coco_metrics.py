@@ -105,12 +105,8 @@ class CocoMetrics(CocoNumbers):
         return "no ground truth of this size" if name[-1] in "sml" else "no ground truth"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON values; `from_dict` restores an equal object, to the last digit."""
-        rows = {
-            "per_class": [asdict(row) for row in self.per_class],
-            "per_size": [asdict(row) for row in self.per_size],
-        }
-        return {**asdict(self), **rows}
+        """Return plain values for JSON; `from_dict` restores an equal object, to the last digit."""
+        return asdict(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "CocoMetrics":

@@ -112,19 +112,18 @@ class ImageTable(Sequence[_Image], Generic[_Image]):
 
     def xywh_px(self, start: int, stop: int, image_hw_I2: npt.NDArray[np.int32]) -> npt.NDArray[np.float64]:
         """Return COCO boxes of these images, float64 [N, 4]."""
-        rows = self.rows(start, stop)
-        hw_N2 = image_hw_I2[start:stop][self.image_index(start, stop)]
-        boxes = boxes_yxyx_rel_to_xywh_px(self.columns["boxes_yxyx_rel"][rows], hw_N2)
-        is_given = self.has("given_xywh_px", start, stop)
-        if is_given.any():
-            boxes[is_given] = self.columns["given_xywh_px"][rows][is_given]
-        return boxes
+        rows = np.arange(self.offsets_I1[start], self.offsets_I1[stop])
+        return self._boxes_of_rows(rows, start + self.image_index(start, stop), image_hw_I2)
 
     def boxes_xywh_px(
         self, image_index: npt.NDArray[np.int32], row: npt.NDArray[np.int32], image_hw_I2: npt.NDArray[np.int32]
     ) -> npt.NDArray[np.float64]:
         """Return COCO boxes of these rows of these images, float64 [n, 4]."""
-        rows = self.offsets_I1[image_index] + row
+        return self._boxes_of_rows(self.offsets_I1[image_index] + row, image_index, image_hw_I2)
+
+    def _boxes_of_rows(
+        self, rows: npt.NDArray[np.int64], image_index: npt.NDArray[np.int32], image_hw_I2: npt.NDArray[np.int32]
+    ) -> npt.NDArray[np.float64]:
         boxes = boxes_yxyx_rel_to_xywh_px(self.columns["boxes_yxyx_rel"][rows], image_hw_I2[image_index])
         if "given_xywh_px" in self.columns:
             is_present = self._is_present.get("given_xywh_px")

@@ -6,7 +6,7 @@ It needs a dictionary for each detection; boxes have a matcher of their own (mat
 import contextlib
 import gc
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -62,20 +62,7 @@ def compute_coco_curves(
         row["iscrowd"] = 0
         if "area" not in row:
             row["area"] = row["bbox"][2] * row["bbox"][3]
-    return _curves_of_faster_coco_eval(truth, found, iou_type, _Additions(sizes, sigmas))
-
-
-class _Additions(NamedTuple):
-    """Parameters in addition to the API's own, or instead of them."""
-
-    sizes: Sequence[tuple[str, float, float]]
-    sigmas: Sequence[float] | None
-
-    def add_to(self, params: Any) -> None:
-        params.areaRng = [*params.areaRng, *([low, high] for _, low, high in self.sizes)]
-        params.areaRngLbl = [*params.areaRngLbl, *(name for name, _, _ in self.sizes)]
-        if self.sigmas is not None:
-            params.kpt_oks_sigmas = np.array(self.sigmas)
+    return _curves_of_faster_coco_eval(truth, found, iou_type, sizes, sigmas)
 
 
 def _number_by_id(rows: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], dict[int, int]]:
@@ -85,7 +72,11 @@ def _number_by_id(rows: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any
 
 
 def _curves_of_faster_coco_eval(
-    truth: dict[str, Any], found: dict[str, Any], iou_type: IouType, additions: _Additions
+    truth: dict[str, Any],
+    found: dict[str, Any],
+    iou_type: IouType,
+    sizes: Sequence[tuple[str, float, float]],
+    sigmas: Sequence[float] | None,
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     from faster_coco_eval import COCO, COCOeval_faster
 
@@ -95,18 +86,26 @@ def _curves_of_faster_coco_eval(
     coco_truth, coco_found = COCO(truth, print_function=quiet), COCO(found, print_function=quiet)
     evaluation = COCOeval_faster(coco_truth, coco_found, iouType=iou_type, print_function=quiet)
     # It leaves out classes without keypoints; pycocotools does not.
-    evaluation.params.catIds = sorted(coco_truth.getCatIds())
-    standard_R = np.asarray(evaluation.params.recThrs)
+    params = evaluation.params
+    params.catIds = sorted(coco_truth.getCatIds())
+    standard_R = np.asarray(params.recThrs)
     # Add thresholds below 0.01, each half of the one before: `_round_as_pycocotools` distinguishes one object from two.
     halvings = np.arange(1, (len(truth["annotations"]) // 200).bit_length() + 1)
     recall_R = np.unique(np.concatenate([standard_R, 0.01 / 2.0**halvings]))
-    evaluation.params.recThrs = recall_R
-    additions.add_to(evaluation.params)
+    params.recThrs = recall_R
+    add_parameters(params, sizes, sigmas)
     evaluation.evaluate()
     evaluation.accumulate()
     precision_TRKAM = np.asarray(evaluation.eval["precision"])
-    _round_as_pycocotools(precision_TRKAM, recall_R, _count_truth_KA(truth, evaluation.params))
+    _round_as_pycocotools(precision_TRKAM, recall_R, _count_truth_KA(truth, params))
     return precision_TRKAM[:, np.isin(recall_R, standard_R)], np.asarray(evaluation.eval["recall"])
+
+
+def add_parameters(params: Any, sizes: Sequence[tuple[str, float, float]], sigmas: Sequence[float] | None) -> None:
+    params.areaRng = [*params.areaRng, *([low, high] for _, low, high in sizes)]
+    params.areaRngLbl = [*params.areaRngLbl, *(name for name, _, _ in sizes)]
+    if sigmas is not None:
+        params.kpt_oks_sigmas = np.array(sigmas)
 
 
 def _count_truth_KA(truth: Mapping[str, Any], params: Any) -> npt.NDArray[np.int64]:

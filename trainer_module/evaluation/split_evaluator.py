@@ -5,7 +5,9 @@ values that one device would compute, and the numbers do not depend on the numbe
 """
 
 import contextlib
+import itertools
 import math
+import pickle
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,7 +35,6 @@ from detloom.trainer_module.detectors.detector import Detector, Keypoints
 from detloom.trainer_module.evaluation.coco_images import ImageDetections, ImageGroundTruth
 from detloom.trainer_module.evaluation.coco_metrics import CocoMetrics, compute_coco_metrics
 from detloom.trainer_module.evaluation.keypoint_metrics import KeypointMetrics, compute_keypoint_metrics
-from detloom.trainer_module.evaluation.measured_batch import MeasuredBatch, pack_batches, unpack_batches
 from detloom.trainer_module.runtime.progress import log_progress
 from detloom.trainer_module.runtime.replicas import gather_from_workers
 from detloom.trainer_module.runtime.strategies import place_of_worker
@@ -51,7 +52,7 @@ class Evaluation:
 
     Attributes:
         losses: mean over the images, by name; `loss` is their sum. Weight penalties are not included, because they do
-            not depend on the images. Empty if no losses were requested.
+            not depend on the images.
         seconds: wall time.
         mask_metrics, keypoint_metrics: None if the detector has no masks or keypoints.
     """
@@ -133,9 +134,23 @@ class Evaluation:
         return f"{metrics}{loss} on {self.num_images} images in {self.seconds:.1f} s"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        masks = None if self.mask_metrics is None else self.mask_metrics.to_dict()
-        return {**asdict(self), "metrics": self.metrics.to_dict(), "mask_metrics": masks}
+        """Return plain values for JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class _MeasuredBatch:
+    """Ground truth and detections of the images of a batch.
+
+    Attributes:
+        number: position of the batch in the split.
+        losses: means over the images.
+    """
+
+    number: int
+    ground_truth: list[ImageGroundTruth]
+    detections: list[ImageDetections]
+    losses: dict[str, float]
 
 
 class SplitEvaluator:
@@ -151,7 +166,6 @@ class SplitEvaluator:
         dataset: tf.data.Dataset,
         files: Sequence[str] = (),
         *,
-        with_losses: bool = True,
         keypoints: Keypoints | None = None,
         strategy: tf.distribute.Strategy | None = None,
     ) -> None:
@@ -164,7 +178,6 @@ class SplitEvaluator:
             strategy: that of the detector; None is the current one.
         """
         self._detector, self._dataset, self._files = detector, dataset, files
-        self._with_losses = with_losses
         self._keypoints = keypoints
         self._strategy = strategy or tf.distribute.get_strategy()
         self._worker, self._num_workers = place_of_worker(self._strategy)
@@ -185,8 +198,10 @@ class SplitEvaluator:
         started = time.monotonic()
         measured = self._measure_own_batches(between_batches)
         if self._num_workers > 1:
-            parts = gather_from_workers(self._strategy, pack_batches(measured))
-            measured = sorted((each for part in parts for each in unpack_batches(part)), key=lambda each: each.number)
+            parts = gather_from_workers(self._strategy, pickle.dumps(measured))
+            # From workers of this run only: TensorFlow executes any graph that they send.
+            of_workers = [pickle.loads(part) for part in parts]  # noqa: S301
+            measured = sorted(itertools.chain.from_iterable(of_workers), key=lambda batch: batch.number)
         ground_truth = _numbered(image for batch in measured for image in batch.ground_truth)
         detections = _numbered(image for batch in measured for image in batch.detections)
         if not ground_truth:
@@ -209,9 +224,9 @@ class SplitEvaluator:
 
     # --- the batches of this worker -----------------------------------------------------------------------------------
 
-    def _measure_own_batches(self, between_batches: Callable[[], None] | None) -> list[MeasuredBatch]:
+    def _measure_own_batches(self, between_batches: Callable[[], None] | None) -> list[_MeasuredBatch]:
         progress = log_progress("Evaluation", self._num_images, unit="images")
-        measured: list[MeasuredBatch] = []
+        measured: list[_MeasuredBatch] = []
         num_images = 0
 
         def keep(batches: Sequence[_Batch], results: Sequence[_Results]) -> None:
@@ -266,11 +281,9 @@ class SplitEvaluator:
     def _measure_batch(self, batch: dict[str, tf.Tensor]) -> _Results:
         outputs = self._detector.forward(batch, training=False)
         found = self._detector.detections(outputs, batch[truth.TRUE_HW])
-        if not self._with_losses:
-            return found, {}
         return found, self._detector.losses(outputs, as_training_batch(batch))
 
-    def _measured(self, number: int, batch: _Batch, found: _Batch, losses: _Batch) -> MeasuredBatch:
+    def _measured(self, number: int, batch: _Batch, found: _Batch, losses: _Batch) -> _MeasuredBatch:
         rows = {key: value.numpy() for key, value in batch.items() if key not in (truth.IMAGE, truth.MASKS)}
         detected = {key: value.numpy() for key, value in found.items()}
         ground_truth, detections = [], []
@@ -281,7 +294,7 @@ class SplitEvaluator:
             count = int(detected[names.NUM_DETECTIONS][i])
             kept = {key: value[i, :count] for key, value in detected.items() if key != names.NUM_DETECTIONS}
             detections.append(_detections(kept, ground_truth[-1].image_hw, has_masks))
-        return MeasuredBatch(number, ground_truth, detections, {name: float(loss) for name, loss in losses.items()})
+        return _MeasuredBatch(number, ground_truth, detections, {name: float(loss) for name, loss in losses.items()})
 
     def _keypoint_metrics(
         self, ground_truth: Sequence[ImageGroundTruth], detections: Sequence[ImageDetections]
@@ -334,7 +347,7 @@ def _numbered(images: Iterable[_Image]) -> list[_Image]:
     return [replace(image, image_id=number) for number, image in enumerate(images, start=1)]
 
 
-def _mean_losses(batches: Sequence[MeasuredBatch]) -> dict[str, float]:
+def _mean_losses(batches: Sequence[_MeasuredBatch]) -> dict[str, float]:
     """Return the means over the images, and their sum."""
     sums: dict[str, float] = {}
     for batch in batches:

@@ -163,17 +163,14 @@ class BestCheckpoints:
             self._replace(kept)
 
     def _ranked(self, entries: Iterable[BestEntry]) -> list[BestEntry]:
-        ranked: list[BestEntry] = []
-        for entry in sorted(entries, key=lambda entry: entry.step, reverse=True):
-            place = next((i for i, known in enumerate(ranked) if self._beats(entry, known)), len(ranked))
-            ranked.insert(place, entry)
-        return ranked
+        """Sort the entries, best first; NaN is worse than any number."""
+        sign = 1 if is_better(self._metric, 0.0, 1.0) else -1
 
-    def _beats(self, one: BestEntry, other: BestEntry) -> bool:
-        """Return True if `one` is better; NaN is worse than any number."""
-        if math.isnan(other.value):
-            return not math.isnan(one.value)
-        return is_better(self._metric, one.value, other.value)
+        def place(entry: BestEntry) -> tuple[bool, float, int]:
+            is_nan = math.isnan(entry.value)
+            return is_nan, 0.0 if is_nan else sign * entry.value, -entry.step
+
+        return sorted(entries, key=place)
 
     def _replace(self, entries: list[BestEntry]) -> None:
         rows = [{**asdict(entry), "path": entry.path.name} for entry in entries]

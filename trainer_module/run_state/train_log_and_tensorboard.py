@@ -1,10 +1,10 @@
 """Log a training run to `train_log.jsonl`, to TensorBoard event files, and as images."""
 
+import contextlib
 import json
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ IMAGES_DIR = "images"  # the newest image of each name as PNG; TensorBoard's fil
 _PNG_LEVEL = 1  # Pillow's default takes three times as long for a fifth less
 
 
-class TrainingLog:
+class TrainingLog(contextlib.AbstractContextManager["TrainingLog"]):
     """Writes every entry at once, so that a killed run loses at most the line being written.
 
     A line of `train_log.jsonl` is a JSON object with `kind` ("train", "eval" or "event"), `step`, `time` (seconds since
@@ -41,12 +41,7 @@ class TrainingLog:
         self._events.restart(first_step)
         self._events.flush()
 
-    def __enter__(self) -> "TrainingLog":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def forget_after(self, step: int) -> None:

@@ -2,15 +2,16 @@
 
 import contextlib
 import dataclasses
-import math
 import resource
 import time
-from collections import Counter, defaultdict
+from array import array
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from detloom.schemas.model.config import TrainEvalConfig
@@ -20,7 +21,6 @@ from detloom.trainer_module.evaluation.coco_metrics import CocoMetrics
 from detloom.trainer_module.runtime.host_memory import format_bytes
 from detloom.trainer_module.weights.freezing import PartCounts
 
-_BIN_RATIO = 1.002  # ratio of adjacent bins of the histogram of step times; quantiles are accurate to 0.1 %
 _SHORTEST_SECONDS = 1e-6
 _INPUT_BOUND = 0.2  # share of time waiting for data above which advice is given
 _PHASES = {"evaluation": "evaluating", "checkpoints": "saving checkpoints"}  # wording in the paragraph
@@ -33,7 +33,7 @@ class PerformanceSummary:
 
     Attributes:
         num_steps: all steps; the first call's are excluded from all other fields but `first_call_seconds`.
-        median_step_seconds, p90_step_seconds: accurate to 0.1 %; 0 if nothing was measured.
+        median_step_seconds, p90_step_seconds: the steps of one call count as equally long; 0 if nothing was measured.
         images_per_second: images divided by the time of the steps, including their waiting for data.
         input_share: share of the steps' time spent waiting for data.
         first_call_seconds: time of the first host call, which traces and compiles.
@@ -54,10 +54,6 @@ class PerformanceSummary:
     phase_seconds: dict[str, float]
     peak_host_bytes: int
     peak_device_bytes: dict[str, int]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return dataclasses.asdict(self)
 
     def paragraph(self) -> str:
         """Return a summary in a few sentences."""
@@ -98,10 +94,10 @@ class Performance:
 
     def __init__(self, batch_size: int, precision: str) -> None:
         self._batch_size, self.precision = batch_size, precision
-        self._num_steps = self._num_timed = 0
+        self._num_steps = 0
         self._seconds = self._input_seconds = 0.0
         self._first_call_seconds: float | None = None
-        self._steps_by_bin: Counter[int] = Counter()
+        self._steps_of_calls, self._step_seconds = array("q"), array("d")
         self._phase_seconds: defaultdict[str, float] = defaultdict(float)
 
     def add(self, num_steps: int, seconds: float, input_seconds: float = 0.0) -> dict[str, float]:
@@ -118,10 +114,10 @@ class Performance:
             self._first_call_seconds = seconds
             return {}
         step_seconds = max(seconds / num_steps, _SHORTEST_SECONDS)
-        self._num_timed += num_steps
         self._seconds += seconds
         self._input_seconds += input_seconds
-        self._steps_by_bin[round(math.log(step_seconds, _BIN_RATIO))] += num_steps
+        self._steps_of_calls.append(num_steps)
+        self._step_seconds.append(step_seconds)
         return {
             "steps_per_second": 1 / step_seconds,
             "images_per_second": self._batch_size / step_seconds,
@@ -138,13 +134,16 @@ class Performance:
             self._phase_seconds[name] += time.monotonic() - started
 
     def summary(self) -> PerformanceSummary:
+        step_seconds = np.repeat(self._step_seconds, self._steps_of_calls)
+        has_steps = len(step_seconds) > 0
+        median, p90 = np.quantile(step_seconds, [0.5, 0.9]).tolist() if has_steps else (0.0, 0.0)
         return PerformanceSummary(
             batch_size=self._batch_size,
             precision=self.precision,
             num_steps=self._num_steps,
-            median_step_seconds=self._quantile(0.5),
-            p90_step_seconds=self._quantile(0.9),
-            images_per_second=self._num_timed * self._batch_size / self._seconds if self._seconds else 0.0,
+            median_step_seconds=median,
+            p90_step_seconds=p90,
+            images_per_second=len(step_seconds) * self._batch_size / self._seconds if self._seconds else 0.0,
             input_share=_share(self._input_seconds, self._seconds),
             step_seconds_total=self._seconds,
             first_call_seconds=self._first_call_seconds or 0.0,
@@ -152,15 +151,6 @@ class Performance:
             peak_host_bytes=peak_host_bytes(),
             peak_device_bytes=peak_device_bytes(),
         )
-
-    def _quantile(self, share: float) -> float:
-        """Return the step time at this quantile; the steps of one call count as equally long."""
-        below = 0
-        for number, count in sorted(self._steps_by_bin.items()):
-            below += count
-            if below >= share * self._num_timed:
-                return float(_BIN_RATIO**number)
-        return 0.0
 
 
 def peak_host_bytes(status_file: Path = Path("/proc/self/status")) -> int:
@@ -229,6 +219,6 @@ class TrainResult:
             **plain,
             "detector": self.detector.network.name,
             "best": self.best.to_dict(),
-            "performance": self.performance.to_dict(),
+            "performance": dataclasses.asdict(self.performance),
             "trained": [dataclasses.asdict(part) for part in self.trained],
         }

@@ -7,6 +7,7 @@ With several workers, the chief decides what to evaluate, and writes the results
 import json
 import logging
 import re
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -27,6 +28,7 @@ from detloom.trainer_module.evaluation.split_evaluator import Evaluation, SplitE
 from detloom.trainer_module.files.strict_json import to_strict_json
 from detloom.trainer_module.files.tensorboard_file import EventFile
 from detloom.trainer_module.run_state.run_folder import CONFIG_FILE
+from detloom.trainer_module.run_state.train_log_and_tensorboard import forget_lines_after
 from detloom.trainer_module.run_state.train_result import SUMMARY_FILE
 from detloom.trainer_module.runtime.replicas import gather_from_workers
 from detloom.trainer_module.runtime.strategies import build_strategy, is_chief, place_of_worker, worker_out_dir
@@ -315,25 +317,13 @@ class EvalLog:
     """`eval_log.jsonl` and TensorBoard's files of one set; `steps` are the evaluated steps."""
 
     def __init__(self, folder: Path) -> None:
-        """Open the log and remove a truncated line that a killed process left."""
+        """Open the log and remove invalid lines, such as a truncated one that a killed process left."""
         self._path = folder / EVAL_LOG_FILE
-        self.steps: set[int] = set()
         folder.mkdir(parents=True, exist_ok=True)
+        forget_lines_after(self._path, sys.maxsize)
+        lines = self._path.read_bytes().splitlines() if self._path.is_file() else []
+        self.steps = {int(json.loads(line)["step"]) for line in lines}
         self._events = EventFile(folder)
-        size = 0
-        lines = self._path.read_bytes().splitlines(keepends=True) if self._path.is_file() else []
-        for line in lines:
-            try:
-                step = int(json.loads(line)["step"])
-            except (ValueError, KeyError, TypeError):
-                break
-            if not line.endswith(b"\n"):
-                break
-            self.steps.add(step)
-            size += len(line)
-        if size < sum(map(len, lines)):
-            with self._path.open("rb+") as file:
-                file.truncate(size)
 
     def add(self, step: int, evaluation: Evaluation) -> None:
         """Add an evaluation. TensorBoard gets no -1, which only means that nothing was measured."""

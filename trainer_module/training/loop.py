@@ -71,7 +71,7 @@ from detloom.trainer_module.runtime.strategies import (
     place_of_worker,
     worker_out_dir,
 )
-from detloom.trainer_module.training.optimizers import AveragedWeights, build_optimizer, with_scaled_learning_rate
+from detloom.trainer_module.training.optimizers import with_scaled_learning_rate
 from detloom.trainer_module.training.preflight import preflight
 from detloom.trainer_module.training.step import TrainSteps
 from detloom.trainer_module.weights.own_checkpoint import BEST_DIR, CHECKPOINTS_DIR, weights_by_path
@@ -160,12 +160,8 @@ class _Loop:
         self.trained = find_trained(train, self.detector)
         _LOGGER.info("%s", self.trained.sentence())
         self.restored = self._restore_unless_begun()
-        with strategy.scope():  # after restoring, because averages start at the restored weights
-            self.optimizer = build_optimizer(train.optimizer)
-            self.optimizer.build(self.trained.variables)
-            average = train.moving_average
-            self.averaged_weights = AveragedWeights(average, self.trained.variables) if average else None
-        self.steps = TrainSteps(train, self.detector, self.trained, self.optimizer, self.averaged_weights, strategy)
+        # After restoring, because averages start at the restored weights.
+        self.steps = TrainSteps(train, self.detector, self.trained, strategy)
         worker, num_workers = place_of_worker(strategy)
         self.eval_dataset = build_eval_dataset(
             config, label_map, eval_files, batch_size=config.eval.batch_size, worker=worker, num_workers=num_workers
@@ -201,9 +197,9 @@ class _Loop:
 
     def _state(self) -> dict[str, Any]:
         """Return the content of a checkpoint, under keys that do not depend on the code."""
-        state = {"network": weights_by_path(self.detector.network), "optimizer": self.optimizer}
-        if self.averaged_weights is not None:
-            pairs = zip(self.trained.by_path, self.averaged_weights.averages, strict=True)
+        state = {"network": weights_by_path(self.detector.network), "optimizer": self.steps.optimizer}
+        if self.steps.averaged_weights is not None:
+            pairs = zip(self.trained.by_path, self.steps.averaged_weights.averages, strict=True)
             state["averaged_weights"] = dict(pairs)
         return {**state, "steps": self.steps.state}
 
@@ -260,7 +256,7 @@ class _Loop:
 
     @property
     def step(self) -> int:
-        return int(self.optimizer.iterations.numpy())
+        return int(self.steps.optimizer.iterations.numpy())
 
     def run(self) -> TrainResult:
         """Train until the last step or until early stopping."""
@@ -400,8 +396,9 @@ class _Loop:
 
     def _weights_to_evaluate(self) -> contextlib.AbstractContextManager[None]:
         """Load the weights that are evaluated and exported into the network for the duration of the block."""
-        if self.averaged_weights is not None and self.config.eval.use_moving_averages:
-            return self.averaged_weights.in_network()
+        averages = self.steps.averaged_weights
+        if averages is not None and self.config.eval.use_moving_averages:
+            return averages.in_network()
         return contextlib.nullcontext()
 
     def _write_weights(self, path: Path) -> None:

@@ -6,7 +6,6 @@ one.
 """
 
 import colorsys
-import io
 import logging
 import tempfile
 import time
@@ -19,7 +18,6 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from PIL import Image
 
 from detloom.schemas.contracts import example_keys as keys
 from detloom.schemas.contracts.label_map import LabelMap
@@ -38,7 +36,6 @@ from detloom.trainer_module.evaluation.split_evaluator import (
     bad_records_as_input_errors,
 )
 from detloom.trainer_module.runtime.numerics import check_precision, network_precision, precision_of
-from detloom.trainer_module.training.optimizers import build_optimizer
 from detloom.trainer_module.training.preflight import preflight
 from detloom.trainer_module.training.step import TrainSteps
 from detloom.trainer_module.weights.freezing import TrainedVariables
@@ -63,8 +60,7 @@ class SelfTestResult:
     Attributes:
         loss_curve: (step, loss), means over a call.
         restored_share: share of the parameters restored from the fine-tuning checkpoint; None without one.
-        num_boxes_by_class: boxes in the images, without crowds.
-        box_sides_px: 10th, 50th and 90th percentile of the boxes' shorter sides, at the network's input.
+        facts: statistics of the images.
         suggestions: likely causes, one sentence each; empty if the check passed.
     """
 
@@ -74,16 +70,15 @@ class SelfTestResult:
     seconds: float
     loss_curve: tuple[tuple[int, float], ...]
     restored_share: float | None
-    num_boxes_by_class: dict[str, int]
-    box_sides_px: tuple[float, float, float]
+    facts: "ImageFacts"
     suggestions: tuple[str, ...]
 
     def lines(self) -> list[str]:
         """Return the report as lines of text."""
         verdict = "passed" if self.passed else "FAILED"
-        metrics, (low, median, high) = self.evaluation.metrics, self.box_sides_px
+        metrics, (low, median, high) = self.evaluation.metrics, self.facts.box_sides_px
         curve = ", ".join(f"{loss:.3g} at {step}" for step, loss in _thinned(self.loss_curve))
-        boxes = ", ".join(f"{name} {count}" for name, count in self.num_boxes_by_class.items())
+        boxes = ", ".join(f"{name} {count}" for name, count in self.facts.num_boxes_by_class.items())
         restored = "nothing" if self.restored_share is None else f"{self.restored_share:.1%} of the parameters"
         return [
             f"Self-test {verdict}: AP50 {metrics.AP50:.3f} on its {metrics.num_images} training images "
@@ -123,7 +118,7 @@ def run_self_test(
                 writer.write(record)
         test = _SelfTest(_overfit_config(config, learning_rate, max_steps, len(records)), label_map, file)
         evaluation, ended = test.train(max_steps, started + max_seconds)
-        facts = _Facts(records, label_map, config)
+        facts = ImageFacts(records, label_map, config)
         passed = evaluation.metrics.AP50 > PASS_AP50
         suggestions = () if passed else tuple(_find_suggestions(test, evaluation, facts, ended))
     return SelfTestResult(
@@ -133,8 +128,7 @@ def run_self_test(
         seconds=time.monotonic() - started,
         loss_curve=tuple(test.loss_curve),
         restored_share=test.restored_share,
-        num_boxes_by_class=facts.num_boxes_by_class,
-        box_sides_px=facts.box_sides_px,
+        facts=facts,
         suggestions=suggestions,
     )
 
@@ -190,15 +184,12 @@ class _SelfTest:
         if config.train.fine_tune_checkpoint:
             self.restored_share = restore(config.train, self.detector, self.trained).share
         _speed_up_batch_norm(self.detector)
-        optimizer = build_optimizer(config.train.optimizer)
-        optimizer.build(self.trained.variables)
-        strategy = tf.distribute.get_strategy()
-        self._steps = TrainSteps(config.train, self.detector, self.trained, optimizer, None, strategy)
+        self._steps = TrainSteps(config.train, self.detector, self.trained, tf.distribute.get_strategy())
         batches = build_train_dataset(config, label_map, self._files, batch_size=config.train.batch_size)
         self._iterator = iter(batches)
         images = build_eval_dataset(config, label_map, self._files, batch_size=config.eval.batch_size)
         self._images = images
-        self._evaluate = SplitEvaluator(self.detector, images, self._files, with_losses=False)
+        self._evaluate = SplitEvaluator(self.detector, images, self._files)
 
     def train(self, max_steps: int, until: float) -> tuple[Evaluation, str]:
         """Return the last evaluation and the reason for stopping: "learned", "steps", "time" or "not finite"."""
@@ -248,8 +239,12 @@ def _speed_up_batch_norm(detector: Detector) -> None:
 # --- report -----------------------------------------------------------------------------------------------------------
 
 
-class _Facts:
-    """Statistics of the images."""
+class ImageFacts:
+    """Statistics of the images, without crowds.
+
+    Attributes:
+        box_sides_px: 10th, 50th and 90th percentile of the boxes' shorter sides, at the network's input.
+    """
 
     def __init__(self, records: Sequence[bytes], label_map: LabelMap, config: TrainEvalConfig) -> None:
         boxes_of_records = [boxes_of(record) for record in records]
@@ -268,7 +263,7 @@ class _Facts:
         self.max_allowed = config.train_input.max_number_of_boxes
 
 
-def _find_suggestions(test: _SelfTest, evaluation: Evaluation, facts: _Facts, ended: str) -> Iterator[str]:
+def _find_suggestions(test: _SelfTest, evaluation: Evaluation, facts: ImageFacts, ended: str) -> Iterator[str]:
     curve = test.loss_curve
     first, last = curve[0][1], curve[-1][1]
     num_trained = sum(part.num_trained_parameters for part in test.trained.parts)
@@ -354,11 +349,9 @@ def make_images(label_map: LabelMap, image_hw: tuple[int, int]) -> Iterator[byte
 
 
 def _make_example(name: str, pixels: np.ndarray, boxes_yxyx_rel: Sequence[Any], class_ids: Sequence[int]) -> bytes:
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, format="PNG")
     example = tf.train.Example()
     feature = example.features.feature
-    feature[keys.IMAGE_ENCODED].bytes_list.value.append(buffer.getvalue())
+    feature[keys.IMAGE_ENCODED].bytes_list.value.append(tf.io.encode_png(pixels).numpy())
     feature[keys.IMAGE_SOURCE_ID].bytes_list.value.append(name.encode())
     for side, key in enumerate(keys.BOX_KEYS_YXYX):
         feature[key].float_list.value.extend(box[side] for box in boxes_yxyx_rel)

@@ -19,7 +19,6 @@ import numpy as np
 import tensorflow as tf
 
 from detloom.schemas.contracts.ground_truth import IMAGE, TRUE_HW
-from detloom.schemas.contracts.metric_names import LEARNING_RATE, LOSS
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.config import Train
 from detloom.trainer_module.detectors.detector import Detector
@@ -27,10 +26,10 @@ from detloom.trainer_module.layers.fused_batch_norm import FusedBatchNorm
 from detloom.trainer_module.runtime.numerics import are_operations_deterministic, has_accelerator
 from detloom.trainer_module.runtime.replicas import sum_over_replicas
 from detloom.trainer_module.training.gradients import LossScale, clip_gradients, gradient_norms, scale_bias_gradients
-from detloom.trainer_module.training.optimizers import AveragedWeights, apply_update
+from detloom.trainer_module.training.logged_numbers import LoggedNumbers
+from detloom.trainer_module.training.optimizers import AveragedWeights, apply_update, build_optimizer
 from detloom.trainer_module.weights.freezing import TrainedVariables
 
-_OF_LAST_STEP = (LEARNING_RATE, "loss_scale")  # a mean of these is meaningless
 _Batch = dict[str, tf.Tensor]
 
 
@@ -59,7 +58,7 @@ class StepsResult:
 
 
 class _Progress(NamedTuple):
-    """Loop variables of the loop over steps; numbers are in the order of `TrainSteps.names`.
+    """Loop variables of the loop over steps; numbers are those of `LoggedNumbers`.
 
     Attributes:
         num_started: includes the step that follows one that was not finite.
@@ -111,7 +110,7 @@ class TrainSteps:
         state_of_loss_scale: those of them that a run in float32 or bfloat16 lacks.
         rate_factor: factor on the scheduled learning rate; set by the caller.
         stop: set from another thread, it ends `run` after the current step (with several workers, after the next two).
-        names: names of `StepsResult.numbers`.
+        optimizer, averaged_weights: built for the trained variables; the averages start at their current values.
     """
 
     def __init__(
@@ -119,31 +118,31 @@ class TrainSteps:
         config: Train,
         detector: Detector,
         trained: TrainedVariables,
-        optimizer: keras.Optimizer,
-        averaged_weights: AveragedWeights | None,
         strategy: tf.distribute.Strategy,
     ) -> None:
-        """Create the variables of the steps.
+        """Build the optimizer and create the variables of the steps.
 
         Raises:
             InputError: for gradient accumulation or compilation with batch norm that is synchronized over several
                 replicas, and for deterministic operations where XLA compiles the gradient of max pooling.
         """
-        self.config, self.detector, self.trained, self.optimizer = config, detector, trained, optimizer
-        self.averaged_weights, self.strategy = averaged_weights, strategy
+        self.config, self.detector, self.trained, self.strategy = config, detector, trained, strategy
         self.num_parts = config.gradient_accumulation_steps
         self._check_sync_batch_norm()
         self._check_max_pooling()
         with tf.device("/cpu:0"):  # the host reads it before each step
             self.stop = tf.Variable(False, trainable=False)
         with strategy.scope():
+            self.optimizer = build_optimizer(config.optimizer)
+            self.optimizer.build(trained.variables)
+            average = config.moving_average
+            self.averaged_weights = AveragedWeights(average, trained.variables) if average else None
             self.rate_factor = tf.Variable(1.0, trainable=False)
             self.num_boxes_dropped = tf.Variable(0, dtype=tf.int64, trainable=False)
             self.loss_scale = LossScale() if config.precision == "float16" else None
         self.loss_names = (*detector.loss_names, "regularization_loss")
-        per_variable = [f"gradient_norm/{path}" for path in trained.by_path if config.monitoring.gradient_norms]
-        scale = ["loss_scale"] if self.loss_scale else []
-        self.names = (LOSS, *self.loss_names, LEARNING_RATE, *scale, "gradient_norm", *per_variable)
+        paths = list(trained.by_path) if config.monitoring.gradient_norms else []
+        self.numbers = LoggedNumbers(self.loss_names, paths, has_loss_scale=self.loss_scale is not None)
         self.state_of_loss_scale = self.loss_scale.state if self.loss_scale else {}
         self.state = self._state()
         self._has_clock = not (isinstance(strategy, tf.distribute.TPUStrategy) or are_operations_deterministic())
@@ -165,10 +164,8 @@ class TrainSteps:
         seconds = time.perf_counter() - before
         num_applied = int(after.num_applied)
         means = (after.sums / num_applied if num_applied else after.last).numpy()
-        last = after.last.numpy()
-        numbers = {name: float(last[i] if name in _OF_LAST_STEP else means[i]) for i, name in enumerate(self.names)}
         return StepsResult(
-            numbers=numbers,
+            numbers=self.numbers.of_steps(means, after.last.numpy()),
             num_steps=int(after.num_steps),
             is_finite=bool(after.is_finite),
             is_stopped=bool(after.is_stopped),
@@ -228,7 +225,7 @@ class TrainSteps:
             batch, waited = self._next(iterator, progress)
             return (self._step(batch, progress._replace(input_seconds=progress.input_seconds + waited)),)
 
-        zero, none, yes = tf.constant(0), tf.zeros([len(self.names)]), tf.constant(True)
+        zero, none, yes = tf.constant(0), tf.zeros([len(self.numbers.names)]), tf.constant(True)
         start = _Progress(zero, yes, zero, zero, none, none, tf.constant(0.0, tf.float64), yes, ~yes)
         (end,) = tf.while_loop(goes_on, step, (start,))
         if self._on_several_workers:
@@ -313,20 +310,18 @@ class TrainSteps:
             gradients = [gradient / self.loss_scale.factor for gradient in gradients]
         gradients = scale_bias_gradients(gradients, variables, self.config.bias_grad_multiplier)
         norms = gradient_norms(gradients)
-        loss, norm = tf.reduce_sum(losses), tf.norm(norms)
         rate = self.optimizer.learning_rate * self.rate_factor
         # Include the statistics: very large activations can make them infinite while loss and gradients are finite.
-        forward = tf.add_n([loss, rate, *(tf.reduce_sum(tf.cast(statistic, tf.float32)) for statistic in statistics)])
-        is_good = was_finite & tf.math.is_finite(forward) & tf.math.is_finite(norm)
+        statistics_sums = [tf.reduce_sum(tf.cast(statistic, tf.float32)) for statistic in statistics]
+        forward = tf.add_n([tf.reduce_sum(losses), rate, *statistics_sums])
+        is_good = was_finite & tf.math.is_finite(forward) & tf.math.is_finite(tf.norm(norms))
         is_finite = is_good
         if self.loss_scale is not None:  # the forward pass does not depend on the loss scale
             is_finite |= was_finite & tf.math.is_finite(forward) & self.loss_scale.can_shrink()
         self._apply_if(is_good, lambda: clip_gradients(self.config.gradient_clipping, gradients, norms), rate, state)
-        scale = [] if self.loss_scale is None else [self.loss_scale.factor.read_value()]
-        per_variable = tf.unstack(norms) if self.config.monitoring.gradient_norms else []
-        numbers = tf.stack([loss, *tf.unstack(losses), rate, *scale, norm, *per_variable])
+        scale = None if self.loss_scale is None else self.loss_scale.factor.read_value()
         return {
-            "numbers": numbers,
+            "numbers": self.numbers.of_step(losses, rate, scale, norms),
             "is_good": is_good,
             "is_finite": is_finite,
             "num_dropped": counts[0],

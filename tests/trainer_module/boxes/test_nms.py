@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from detloom.schemas.model.detector import BatchNonMaxSuppression
+from detloom.schemas.model.non_max_suppression import BatchNonMaxSuppression
 from detloom.trainer_module.boxes import nms
 
 WHOLE = (0.0, 0.0, 1.0, 1.0)

@@ -6,8 +6,8 @@ import tensorflow as tf
 
 from detloom.schemas.contracts.detections import BOXES, CLASSES, NUM_DETECTIONS, SCORES
 from detloom.schemas.contracts.label_map import LabelMap
-from detloom.schemas.model.detector import BatchNonMaxSuppression, PostProcessing
 from detloom.schemas.model.network import KeepAspectRatioResizer
+from detloom.schemas.model.non_max_suppression import BatchNonMaxSuppression, PostProcessing
 from detloom.trainer_module.detectors.one_stage.detector import SsdDetector
 from detloom.trainer_module.detectors.one_stage.family import SsdFamily
 

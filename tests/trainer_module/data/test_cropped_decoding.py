@@ -64,14 +64,10 @@ def test_decoding_a_crop_is_decoding_and_then_cropping(make_example, photograph,
     example.features.feature[keys.IMAGE_ENCODED].bytes_list.value[:] = [encode(photograph, name)]
     table, crop = class_index_table((1,)), RandomCropImage(min_object_covered=0.5)
 
-    def both(serialized, seed):
-        parsed = parse_ground_truth(serialized, table)
-        return decode_crop(parsed, crop, seed), apply_augmentation(crop, decode_sample(parsed), seed)
-
-    seeds = tf.constant([[7, number] for number in range(8)], tf.int64)
-    serialized = tf.constant(example.SerializeToString())
-    sizes = set()
-    for at_once, one_by_one in tf.data.Dataset.from_tensor_slices(seeds).map(lambda seed: both(serialized, seed)):
+    parsed, sizes = parse_ground_truth(tf.constant(example.SerializeToString()), table), set()
+    for number in range(8):
+        seed = tf.constant([7, number], tf.int64)
+        at_once, one_by_one = decode_crop(parsed, crop, seed), apply_augmentation(crop, decode_sample(parsed), seed)
         assert set(at_once) == set(one_by_one)
         for column in at_once:
             np.testing.assert_array_equal(at_once[column], one_by_one[column])

@@ -34,51 +34,38 @@ def test_without_shuffling_each_epoch_reads_the_files_in_turn(files):
     assert read(UNSHUFFLED, files, 12) == ["a0", "b0", "c0", "a1", "b1", "c1", "a2", "c2", "c3", "a0", "b0", "c0"]
 
 
-def test_each_epoch_reads_every_record_once_in_another_order(files):
+def test_each_epoch_reads_every_record_once_in_an_order_of_the_configured_seed_only(files):
+    tf.random.set_seed(1)
     names = read(InputReader(), files, 27)
     epochs = [names[:9], names[9:18], names[18:]]
     assert [sorted(epoch) for epoch in epochs] == [["a0", "a1", "a2", "b0", "b1", "c0", "c1", "c2", "c3"]] * 3
     assert epochs[0] != epochs[1] != epochs[2] != epochs[0]
-
-
-def test_the_order_depends_on_the_configured_seed_only(files):
-    tf.random.set_seed(1)
-    first = read(InputReader(), files, 18)
     tf.random.set_seed(2)
-    assert read(InputReader(), files, 18) == first
-    assert read(InputReader(), files, 18, seed=6) != first
+    assert read(InputReader(), files, 9) == epochs[0]
+    assert read(InputReader(), files, 9, seed=6) != epochs[0]
 
 
-@pytest.mark.parametrize("num_pipelines", [1, 2, pytest.param(4, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
-    "reader",
+    ("reader", "num_pipelines", "pipeline"),
     [
-        UNSHUFFLED,
-        InputReader(),
-        InputReader(shuffle_buffer_size=2),
-        InputReader(sample_1_of_n_examples=2),
+        (UNSHUFFLED, 1, 0),
+        (InputReader(), 2, 1),
+        (InputReader(shuffle_buffer_size=2), 4, 3),  # more pipelines than files
+        (InputReader(sample_1_of_n_examples=2), 4, 0),
+        (InputReader(sample_1_of_n_examples=2), 1, 0),
     ],
 )
-def test_a_stream_that_starts_later_equals_the_rest_of_a_whole_stream(files, reader, num_pipelines):
+def test_a_stream_that_starts_later_equals_the_rest_of_a_whole_stream(files, reader, num_pipelines, pipeline):
     """An epoch of a pipeline has at most 9 elements, so 20 cross its borders."""
-    for pipeline in {0, num_pipelines - 1}:
-        where = {"pipeline": pipeline, "num_pipelines": num_pipelines}
-        whole = read(reader, files, 20, **where)
-        for first in (4, 13):
-            assert read(reader, files, 20 - first, first=first, **where) == whole[first:]
+    where = {"pipeline": pipeline, "num_pipelines": num_pipelines}
+    whole = read(reader, files, 20, **where)
+    assert read(reader, files, 7, first=13, **where) == whole[13:]
 
 
 def test_pipelines_read_different_files(files):
-    assert set(read(InputReader(), files, 14, pipeline=0, num_pipelines=2)) == {
-        "a0",
-        "a1",
-        "a2",
-        "c0",
-        "c1",
-        "c2",
-        "c3",
-    }
-    assert set(read(InputReader(), files, 4, pipeline=1, num_pipelines=2)) == {"b0", "b1"}
+    first = read(InputReader(), files, 7, pipeline=0, num_pipelines=2)
+    assert sorted(first) == ["a0", "a1", "a2", "c0", "c1", "c2", "c3"]
+    assert sorted(read(InputReader(), files, 2, pipeline=1, num_pipelines=2)) == ["b0", "b1"]
 
 
 def test_with_fewer_files_than_pipelines_each_reads_some_records_and_a_warning_is_logged(files, caplog):
@@ -134,8 +121,8 @@ def test_rare_classes_are_repeated_at_the_expected_rate_over_the_epochs(unbalanc
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_a_balanced_stream_that_starts_later_equals_the_rest_of_a_whole_stream(unbalanced, shuffle):
     whole = balanced(unbalanced, 50, shuffle=shuffle)
-    for first in (3, 9, 21, 40):
-        assert balanced(unbalanced, 50 - first, first, shuffle=shuffle) == whole[first:]
+    for first in (9, 40):
+        assert balanced(unbalanced, 5, first, shuffle=shuffle) == whole[first : first + 5]
 
 
 def test_files_without_records_are_refused(tmp_path, write_records, files):

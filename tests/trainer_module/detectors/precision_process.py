@@ -34,7 +34,7 @@ def module_at(path: Path) -> Any:
     return module
 
 
-parts = module_at(Path(__file__).parents[1] / "training" / "training_parts.py")
+parts = module_at(Path(__file__).parents[2] / "support" / "training_parts.py")
 
 
 def compute(config: TrainEvalConfig, precision: Precision, build: Callable[[], Any]) -> dict[str, Any]:

@@ -83,7 +83,7 @@ def test_detections_are_matched_with_the_ground_truth_of_their_image(dataset_of,
     Recall ends at 4 of 7, with a precision of at most 4/5 up to there: 0.8 at the recalls 0, 0.01, ... 0.57.
     """
     evaluation = SplitEvaluator(outlines_of(BOXES[:1]), *dataset_of(five_images))()
-    assert evaluation.num_images == 5
+    assert (evaluation.num_images, evaluation.keypoint_metrics) == (5, None)
     assert evaluation.metrics.num_boxes == 7
     assert evaluation.value_of("AR100") == pytest.approx(4 / 7)
     assert evaluation.value_of("AP50") == pytest.approx(0.8 * 58 / 101)
@@ -103,18 +103,16 @@ def test_losses_are_means_over_the_images_and_loss_is_their_sum(dataset_of, five
     """The batches have 2, 2 and 1 images with 0 + 1, 2 + 3 and 1 boxes: (2 * 1 + 2 * 5 + 1 * 1) / 5."""
     evaluator = SplitEvaluator(outlines_of(BOXES), *dataset_of(five_images))
     assert evaluator().losses == pytest.approx({"loss": 3.1, "class_loss": 2.6, "box_loss": 0.5})
-    assert SplitEvaluator(outlines_of(BOXES), *dataset_of(five_images), with_losses=False)().losses == {}
 
 
 @pytest.mark.slow
-def test_metrics_of_a_real_network_are_repeatable_and_independent_of_losses(small_config, dataset_of, five_images):
+def test_numbers_of_a_real_network_are_repeatable(one_level_config, dataset_of, five_images):
     """They are bit-equal, and one graph serves all shapes."""
     tf.keras.utils.set_random_seed(0)
-    detector = build_detector(small_config.model, LABEL_MAP)
+    detector = build_detector(one_level_config.model, LABEL_MAP)
     evaluator = SplitEvaluator(detector, *dataset_of(five_images))
     first, second = evaluator(), evaluator()
     assert (first.metrics, first.losses) == (second.metrics, second.losses)
-    assert first.metrics == SplitEvaluator(detector, *dataset_of(five_images), with_losses=False)().metrics
     assert evaluator._measure.experimental_get_tracing_count() == 1
     expected = dict.fromkeys(detector.loss_names, 0.0)
     for batch, weight in zip(dataset_of(five_images)[0], (2, 2, 1), strict=True):
@@ -149,6 +147,7 @@ def test_boxes_for_losses_are_relative_to_the_padded_image():
         assert seen["box_weights"].numpy().tolist() == [[0.5]]
 
 
+@pytest.mark.slow  # building the network takes seconds
 def test_centernet_losses_support_padded_images(
     center_net_configs, changed, tiny_config, tmp_path, make_example, write_records
 ):
@@ -254,7 +253,6 @@ def test_masks_and_keypoints_are_measured_with_their_boxes(
     values = json.loads(json.dumps(evaluation.to_dict()))
     assert values["mask_metrics"]["AP"] == evaluation.value_of("mask_AP")
     assert values["keypoint_metrics"]["AP"] == evaluation.value_of("keypoint_AP")
-    plain = SplitEvaluator(detector, dataset)()
-    assert plain.keypoint_metrics is None
+    plain = replace(evaluation, keypoint_metrics=None)
     with pytest.raises(InputError, match="'keypoint_AP', allowed in this evaluation"):
         plain.value_of("keypoint_AP")

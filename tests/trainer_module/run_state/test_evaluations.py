@@ -24,15 +24,13 @@ def make(path, values, metric="AP"):
     return history
 
 
-def test_history_is_read_again(tmp_path):
-    make(tmp_path / "run" / "h.json", [0.1, 0.2])
-    again = EvaluationHistory(tmp_path / "run" / "h.json")
-    assert (again.steps, 10 in again, 15 in again) == ([10, 20], True, False)
-
-
-def test_history_forgets_later_steps(tmp_path):
-    make(tmp_path / "h.json", [0.1, 0.2, 0.3]).forget_after(20)
-    assert EvaluationHistory(tmp_path / "h.json").steps == [10, 20]
+def test_history_is_read_again_and_forgets_later_steps(tmp_path):
+    path = tmp_path / "run" / "h.json"
+    make(path, [0.1, 0.2, 0.3])
+    again = EvaluationHistory(path)
+    assert (again.steps, 10 in again, 15 in again) == ([10, 20, 30], True, False)
+    again.forget_after(20)
+    assert EvaluationHistory(path).steps == [10, 20]
 
 
 @pytest.mark.parametrize(
@@ -104,26 +102,21 @@ def test_best_weights_are_kept_with_numbers_and_others_deleted(tmp_path):
     assert BestCheckpoints(tmp_path, "AP", keep=2).entries == archive.entries
 
 
-def test_later_of_equal_evaluations_is_kept(tmp_path):
-    archive = BestCheckpoints(tmp_path, "AP", keep=1)
-    assert consider(archive, 10, 0.5)
-    assert consider(archive, 20, 0.5)
-    assert (archive.best.step, stems(tmp_path)) == (20, ["ckpt-20"])
-
-
-def test_lowest_loss_is_best(tmp_path):
-    archive = BestCheckpoints(tmp_path, "loss", keep=1)
-    for step, loss in ((10, 2.0), (20, 1.0), (30, 3.0)):
-        consider(archive, step, 0.5, loss)
-    assert (archive.best.step, archive.best.value) == (20, 1.0)
-
-
-def test_nan_is_worse_than_any_number(tmp_path):
-    archive = BestCheckpoints(tmp_path, "loss", keep=2)
-    for step, loss in ((10, math.nan), (20, 5.0), (30, math.nan)):
-        consider(archive, step, 0.5, loss)
-    assert [entry.step for entry in archive.entries] == [20, 30]
-    assert [entry.step for entry in BestCheckpoints(tmp_path, "loss", keep=2).entries] == [20, 30]
+@pytest.mark.parametrize(
+    ("metric", "evaluations", "steps"),
+    [
+        ("AP", [(10, 0.5, 1.0), (20, 0.5, 1.0)], [20]),  # the later of equal ones
+        ("loss", [(10, 0.5, 2.0), (20, 0.5, 1.0), (30, 0.5, 3.0)], [20]),
+        ("loss", [(10, 0.5, math.nan), (20, 0.5, 5.0), (30, 0.5, math.nan)], [20, 30]),  # worse than any number
+    ],
+)
+def test_best_evaluations_are_kept_in_order(tmp_path, metric, evaluations, steps):
+    archive = BestCheckpoints(tmp_path, metric, keep=len(steps))
+    for row in evaluations:
+        consider(archive, *row)
+    assert [entry.step for entry in archive.entries] == steps
+    assert BestCheckpoints(tmp_path, metric, keep=len(steps)).entries[0] == archive.best
+    assert stems(tmp_path) == [f"ckpt-{step}" for step in steps]
 
 
 def test_repeated_step_has_one_entry(tmp_path):

@@ -26,11 +26,14 @@ def save(checkpoints, variable, *steps):
         checkpoints.save(step)
 
 
-def damage(path):
-    """Flip a byte in the middle of a file."""
+def flip_a_byte(path):
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 0xFF
     path.write_bytes(bytes(content))
+
+
+def truncate(path):
+    path.write_bytes(path.read_bytes()[:3])
 
 
 def test_a_save_is_overdue_ten_minutes_after_the_last_one(tmp_path, monkeypatch):
@@ -79,10 +82,14 @@ def test_last_checkpoint_of_each_span_of_hours_is_kept(tmp_path):
 
 
 @pytest.mark.reliability("torn file", "train")
-def test_corrupt_newest_checkpoint_falls_back_to_the_previous_one(tmp_path, caplog):
+@pytest.mark.parametrize(
+    ("damage", "ending"),
+    [(flip_a_byte, "data-00000-of-00001"), (truncate, "data-00000-of-00001"), (truncate, "index")],
+)
+def test_damaged_newest_checkpoint_falls_back_to_the_previous_one(tmp_path, caplog, damage, ending):
     checkpoints, variable = make(tmp_path)
     save(checkpoints, variable, 5, 10)
-    damage(tmp_path / "ckpt-10.data-00000-of-00001")
+    damage(tmp_path / f"ckpt-10.{ending}")
     other, restored = make(tmp_path)
     assert (other.restore_newest(), float(restored)) == (5, 5.0)
     assert "ckpt-10" in caplog.text
@@ -93,21 +100,10 @@ def test_corrupt_newest_checkpoint_falls_back_to_the_previous_one(tmp_path, capl
 
 
 @pytest.mark.reliability("torn file", "train")
-@pytest.mark.parametrize("ending", ["index", "data-00000-of-00001"])
-def test_truncated_newest_checkpoint_falls_back_to_the_previous_one(tmp_path, ending):
-    checkpoints, variable = make(tmp_path)
-    save(checkpoints, variable, 5, 10)
-    with (tmp_path / f"ckpt-10.{ending}").open("r+b") as file:
-        file.truncate(3)
-    other, restored = make(tmp_path)
-    assert (other.restore_newest(), float(restored)) == (5, 5.0)
-
-
-@pytest.mark.reliability("torn file", "train")
 def test_run_without_an_intact_checkpoint_is_refused(tmp_path):
     checkpoints, variable = make(tmp_path)
     save(checkpoints, variable, 5)
-    damage(tmp_path / "ckpt-5.data-00000-of-00001")
+    flip_a_byte(tmp_path / "ckpt-5.data-00000-of-00001")
     with pytest.raises(InputError, match="ckpt-5 "):
         make(tmp_path)[0].restore_newest()
     assert checkpoints.steps == [5]

@@ -1,5 +1,4 @@
 import dataclasses
-import sys
 from types import SimpleNamespace
 
 import pytest
@@ -18,14 +17,11 @@ def ten_calls():
     return seen
 
 
-def test_median_and_90_percent_quantile_of_the_step_time(ten_calls):
+def test_summary_excludes_the_first_call(ten_calls):
     summary = ten_calls.summary()
-    assert summary.median_step_seconds == pytest.approx(0.1, rel=0.001)  # 2 s / 20
-    assert summary.p90_step_seconds == pytest.approx(0.2, rel=0.001)  # 80 % took 0.1 s; the rest 4 s / 20
+    assert summary.median_step_seconds == pytest.approx(0.1)  # 2 s / 20
+    assert summary.p90_step_seconds == pytest.approx(0.2)  # 80 % took 0.1 s; the rest 4 s / 20
 
-
-def test_throughput_and_waiting_exclude_the_first_call(ten_calls):
-    summary = ten_calls.summary()
     assert summary.images_per_second == pytest.approx(200 * 8 / 24)  # 8 x 2 s + 2 x 4 s
     assert summary.input_share == pytest.approx(6 / 24)
     assert (summary.num_steps, summary.first_call_seconds) == (220, 30.0)
@@ -37,22 +33,8 @@ def test_add_returns_the_speed_of_the_call(ten_calls):
         "images_per_second": pytest.approx(16.0),
         "input_share": pytest.approx(0.4),
     }
-
-
-def test_call_without_steps_is_not_counted(ten_calls):
-    before = ten_calls.summary().num_steps
     assert ten_calls.add(0, 0.1) == {}
-    assert ten_calls.summary().num_steps == before
-
-
-def test_memory_does_not_grow_with_the_number_of_calls():
-    seen = Performance(1, "float32")
-    sizes = []
-    for call in range(20_000):
-        seen.add(1, 0.1 + 0.05 * (call % 977) / 977)  # 0.10 to 0.15 s: 203 bins
-        if call in (2_000, 19_999):
-            sizes.append(sys.getsizeof(seen._steps_by_bin))
-    assert sizes[0] == sizes[1]
+    assert ten_calls.summary().num_steps == 230
 
 
 def test_empty_summary_has_zeros_and_a_paragraph():

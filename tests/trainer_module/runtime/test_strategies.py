@@ -1,4 +1,4 @@
-"""The same training run on one device, on replicas in one process, on two processes, and with data servers."""
+"""The choice of a strategy; a training run on one device, on replicas, on two processes, and with data servers."""
 
 import contextlib
 import json
@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
+from device_process import ROOT, environments_of_workers, start_on_devices, wait_for_success
 
-import detloom
+from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.config import TrainEvalConfig
 from detloom.schemas.model.optimizers import ConstantLearningRate, MomentumOptimizer
@@ -27,8 +28,9 @@ from detloom.trainer_module.runtime.strategies import (
     is_chief,
     worker_out_dir,
 )
+from detloom.trainer_module.training.follow_checkpoints import EvalSet, WatchOptions, evaluate_checkpoints
+from detloom.trainer_module.training.loop import train
 
-ROOT = Path(detloom.__file__).parents[1]
 TWO_MACHINES = json.dumps({"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 1}})
 
 
@@ -95,25 +97,25 @@ def test_with_a_tpu_this_machine_writes_the_checkpoints():
     assert checkpoint_options(tf.distribute.OneDeviceStrategy("/cpu:0")).experimental_io_device is None
 
 
-@pytest.fixture
-def job(tmp_path, small_config, changed, make_example, write_records):
+@pytest.fixture(scope="module")
+def job(tmp_path_factory, one_level_config, changed, make_example, write_records):
     """The arguments of train_process.py: two shards of four images; every step takes two images of each.
 
     Batch norm is frozen, because each replica sees only its own images. Momentum, because Adam amplifies small
     differences of gradients near 0.
     """
-    rng = np.random.default_rng(0)
-    for split, num_shards in (("train", 2), ("eval", 1)):
+    rng, folder = np.random.default_rng(0), tmp_path_factory.mktemp("job")
+    for split, num_shards, num_images in (("train", 2, 4), ("eval", 1, 5)):
         for shard in range(num_shards):
-            corners = rng.uniform(0, 0.4, (4, 2))
+            corners = rng.uniform(0, 0.4, (num_images, 2))
             images = [
                 make_example([(y, x, y + 0.5, x + 0.5)], [1 + i % 2], name=f"{split}-{shard}-{i}")
                 for i, (y, x) in enumerate(corners)
             ]
-            write_records(tmp_path / f"Split-{split}" / f"data-{shard}", images)
+            write_records(folder / f"Split-{split}" / f"data-{shard}", images)
     rate = ConstantLearningRate(learning_rate=0.05)
     config = changed(
-        small_config,
+        one_level_config,
         {
             "model.freeze_batchnorm": True,
             "train.batch_size": 4,
@@ -124,57 +126,65 @@ def job(tmp_path, small_config, changed, make_example, write_records):
             "train_input.shuffle": False,
         },
     )
-    (tmp_path / "config.json").write_text(to_canonical_json(config))
-    return [str(tmp_path / name) for name in ("config.json", "Split-train/*", "Split-eval/*")]
+    (folder / "config.json").write_text(to_canonical_json(config))
+    return [folder / name for name in ("config.json", "Split-train/*", "Split-eval/*")]
 
 
 def start(job, out_dir, num_cpus=1, **environment):
-    out_dir.mkdir(exist_ok=True)
-    return subprocess.Popen(
-        [
-            sys.executable,
-            str(Path(__file__).parents[1] / "training/train_process.py"),
-            *job,
-            str(out_dir),
-            str(num_cpus),
-        ],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "", **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    out_dir.mkdir(parents=True, exist_ok=True)
+    script = Path(__file__).parents[1] / "training/train_process.py"
+    return start_on_devices(script, *job, out_dir, num_cpus=num_cpus, environment=environment)
 
 
 def weights_after(*processes, out_dir):
     """Return the weights that the processes wrote, by path."""
-    try:
-        outputs = [process.communicate(timeout=300)[0] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    assert [process.returncode for process in processes] == [0] * len(processes), "\n".join(outputs)[-5000:]
+    wait_for_success(*processes)
     with np.load(out_dir / "weights.npz") as file:
         return dict(file)
 
 
+@pytest.fixture(scope="module")
+def alone(job, tmp_path_factory):
+    """The weights after training on one device."""
+    config, train_files, eval_files = job
+    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
+    result = train(
+        from_json(TrainEvalConfig, config.read_text()),
+        LabelMap.from_names(["red", "green"]),
+        [str(train_files)],
+        [str(eval_files)],
+        tmp_path_factory.mktemp("alone"),
+        strategy,
+    )
+    weights = {variable.path: variable.numpy() for variable in result.detector.network.weights}
+    assert np.abs(weights["head_classes/bias"] + 4.6).max() > 0.01  # the initial value is -4.6
+    return weights
+
+
+def assert_close(weights, expected):
+    assert sorted(weights) == sorted(expected)
+    for path, value in expected.items():  # the backbone changes by only 1e-5 in these steps
+        np.testing.assert_allclose(weights[path], value, rtol=1e-6, atol=1e-7, err_msg=path)
+
+
 @pytest.mark.slow
-def test_replicas_and_workers_give_the_weights_of_one_device(job, tmp_path, free_ports):
-    alone = weights_after(start(job, tmp_path / "alone"), out_dir=tmp_path / "alone")
-    assert np.abs(alone["head_classes/bias"] + 4.6).max() > 0.01  # the initial value is -4.6
-    others = {}
-    for count in (2, 4):
-        out_dir = tmp_path / f"{count}-cpus"
-        replicas = start(job, out_dir, num_cpus=count, DETLOOM_STRATEGY="mirrored")
-        others[out_dir.name] = weights_after(replicas, out_dir=out_dir)
-    hosts = ",".join(f"127.0.0.1:{port}" for port in free_ports(2))
-    workers = [
-        start(job, tmp_path / "workers", DETLOOM_HOSTS=hosts, DETLOOM_HOST_INDEX=str(index)) for index in range(2)
-    ]
-    others["2-workers"] = weights_after(*workers, out_dir=tmp_path / "workers")
-    for name, found in others.items():
-        assert sorted(found) == sorted(alone)
-        for path, expected in alone.items():  # the backbone changes by only 1e-5 in these steps
-            np.testing.assert_allclose(found[path], expected, rtol=1e-6, atol=1e-7, err_msg=f"{name} {path}")
+def test_workers_give_the_weights_and_the_evaluation_of_one_device(job, alone, tmp_path, free_ports):
+    """Two workers with two replicas each train alike; the numbers of an evaluation are equal to the last digit."""
+    workers = [start(job, tmp_path, 2, **environment) for environment in environments_of_workers(free_ports(2))]
+    assert_close(weights_after(*workers, out_dir=tmp_path), alone)
+    (shard,) = tf.io.gfile.glob(str(job[2]))
+    result = evaluate_checkpoints(tmp_path, [EvalSet("eval", (shard,))], tmp_path / "again", WatchOptions())
+    evaluation = result.evaluations[-1].evaluation
+    (row,) = [json.loads(line) for line in (tmp_path / LOG_FILE).read_text().splitlines() if '"eval"' in line]
+    assert evaluation.num_images == row["num_images"] == 5
+    assert {name: row[name] for name in evaluation.numbers()} == evaluation.numbers()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("num_cpus", [2, 4])
+def test_replicas_give_the_weights_of_one_device(job, alone, tmp_path, num_cpus):
+    replicas = start(job, tmp_path, num_cpus, DETLOOM_STRATEGY="mirrored")
+    assert_close(weights_after(replicas, out_dir=tmp_path), alone)
 
 
 @contextlib.contextmanager
@@ -195,12 +205,14 @@ def data_server(port, worker_port):
             process.kill()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_data_servers_give_the_same_weights_also_when_one_is_killed_and_restarts(job, tmp_path, changed, free_ports):
     """The killed server forgets the stream: training ends with an error, and resumes."""
-    config = from_json(TrainEvalConfig, Path(job[0]).read_text())
-    more = {"train.deterministic": True, "train.num_steps": 600, "train.checkpoint_every_n": 20}
-    Path(job[0]).write_text(to_canonical_json(changed(config, more)))
+    config = from_json(TrainEvalConfig, job[0].read_text())
+    more = {"train.deterministic": True, "train.num_steps": 3000, "train.checkpoint_every_n": 20}
+    longer = tmp_path / "config.json"
+    longer.write_text(to_canonical_json(changed(config, more)))
+    job = [longer, *job[1:]]
     alone = weights_after(start(job, tmp_path / "alone"), out_dir=tmp_path / "alone")
     ports, out_dir = free_ports(4), tmp_path / "served"
     servers = f"localhost:{ports[0]},localhost:{ports[1]}"
@@ -219,33 +231,29 @@ def test_data_servers_give_the_same_weights_also_when_one_is_killed_and_restarts
                 assert training.returncode != 0, output
                 assert "a server restarted" in output
                 resumed = start(job, out_dir, DETLOOM_DATA_SERVICE=servers)
-                found = weights_after(resumed, out_dir=out_dir)
+                weights = weights_after(resumed, out_dir=out_dir)
         finally:
             training.kill()
-    assert sorted(found) == sorted(alone)
+    assert sorted(weights) == sorted(alone)
     for path, expected in alone.items():
-        np.testing.assert_array_equal(found[path], expected, err_msg=path)
+        np.testing.assert_array_equal(weights[path], expected, err_msg=path)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("num_cpus", [(1, 2), (2, 1)])
-def test_run_resumes_on_another_number_of_devices(job, tmp_path, num_cpus):
+def test_run_resumes_on_another_number_of_devices(job, alone, tmp_path, num_cpus):
     """The second process finds the checkpoint of step 2; its weights are those of the first one at step 4."""
-    (tmp_path / "run").mkdir()
 
     def run(num_devices):
         kind = "mirrored" if num_devices > 1 else "one_device"
-        process = start(job, tmp_path / "run", num_cpus=num_devices, DETLOOM_STRATEGY=kind)
-        return weights_after(process, out_dir=tmp_path / "run")
+        return weights_after(start(job, tmp_path, num_devices, DETLOOM_STRATEGY=kind), out_dir=tmp_path)
 
     first, second = num_cpus
-    expected = run(first)
-    checkpoints = tmp_path / "run" / "checkpoints"
+    run(first)
+    checkpoints = tmp_path / "checkpoints"
     assert {path.name for path in checkpoints.glob("*.index")} >= {"ckpt-2.index", "ckpt-4.index"}
-    for path in [*checkpoints.glob("ckpt-4.*"), tmp_path / "run" / "weights.npz"]:
+    for path in [*checkpoints.glob("ckpt-4.*"), tmp_path / "weights.npz"]:
         path.unlink()
-    found = run(second)
-    log = [json.loads(line) for line in (tmp_path / "run" / LOG_FILE).read_text(encoding="utf-8").splitlines()]
+    assert_close(run(second), alone)
+    log = [json.loads(line) for line in (tmp_path / LOG_FILE).read_text(encoding="utf-8").splitlines()]
     assert [row["step"] for row in log if row["kind"] == "train"] == [2, 4]
-    for path, value in expected.items():
-        np.testing.assert_allclose(found[path], value, rtol=1e-6, atol=1e-7, err_msg=path)

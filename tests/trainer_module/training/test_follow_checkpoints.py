@@ -33,14 +33,16 @@ def detector(tiny_config):
 
 
 @pytest.fixture
-def sets(tmp_path, make_example, write_records):
-    files = {name: str(write_records(tmp_path / f"{name}.tfrecord", [make_example()])) for name in ("eval", "test")}
-    return tuple(EvalSet(name, (file,)) for name, file in files.items())
+def sets():
+    return tuple(EvalSet(name, (f"{name}.tfrecord",)) for name in ("eval", "test"))
 
 
 @pytest.fixture
 def measured(monkeypatch, detector):
-    """Replace the evaluation by one that returns the value of a weight; the detector is built once."""
+    """Replace the evaluation by one that returns the value of a weight; the detector is built once.
+
+    Yields the configurations with which data sets were built.
+    """
 
     class WeightAsMetric:
         def __init__(self, detector, dataset, files, keypoints=None, strategy=None):
@@ -52,7 +54,10 @@ def measured(monkeypatch, detector):
             return Evaluation(metrics=CocoMetrics(**numbers), losses={"loss": 1.0}, num_images=1, seconds=0.0)
 
     monkeypatch.setattr(watch, "SplitEvaluator", WeightAsMetric)
+    configs = []
     monkeypatch.setattr(watch, "build_detector", lambda model, label_map: detector)
+    monkeypatch.setattr(watch, "build_eval_dataset", lambda config, *_, **__: configs.append(config))
+    return configs
 
 
 @pytest.fixture
@@ -83,7 +88,8 @@ def read_log(folder):
 def test_all_checkpoints_are_evaluated_on_all_sets_with_averages(tmp_path, run, sets, measured, detector):
     for step, weight, average in ((0, 0.0, None), (2, 0.5, 0.25), (4, 0.75, None)):
         save(run, detector, step, weight, average)
-    result = evaluate_checkpoints(run, sets, tmp_path / "out", WatchOptions())
+    result = evaluate_checkpoints(run, sets, tmp_path / "out", WatchOptions(one_of=3))
+    assert [config.eval_input.sample_1_of_n_examples for config in measured] == [3, 3]
     assert found(result) == [(2, "eval", 0.25), (2, "test", 0.25), (4, "eval", 0.75), (4, "test", 0.75)]
     rows = read_log(tmp_path / "out" / "test")
     assert [(row["step"], row["AP50"], row["loss"], row["num_images"]) for row in rows] == [
@@ -93,10 +99,12 @@ def test_all_checkpoints_are_evaluated_on_all_sets_with_averages(tmp_path, run, 
     assert list((tmp_path / "out" / "test").glob("events.out.tfevents.*"))
 
 
-def test_weights_are_evaluated_if_averages_are_off(tmp_path, run, sets, measured, detector, tiny_config, changed):
+def test_weights_of_the_newest_are_evaluated(tmp_path, run, sets, measured, detector, tiny_config, changed):
     write_settings(run, changed(tiny_config, {"eval.use_moving_averages": False}), LABEL_MAP, data="")
-    save(run, detector, 2, 0.5, average=0.25)
-    assert found(evaluate_checkpoints(run, sets[:1], tmp_path / "out", WatchOptions())) == [(2, "eval", 0.5)]
+    for step in (2, 4, 10):
+        save(run, detector, step, float(step), average=0.25)
+    result = evaluate_checkpoints(run, sets[:1], tmp_path / "out", WatchOptions(newest_only=True))
+    assert found(result) == [(10, "eval", 10.0)]
 
 
 @pytest.mark.parametrize("num_lost", [1, 10])
@@ -110,13 +118,6 @@ def test_only_new_checkpoints_and_truncated_lines_are_evaluated(tmp_path, run, s
     again = evaluate_checkpoints(run, sets[:1], tmp_path / "out", WatchOptions())
     assert found(again) == [(4, "eval", 0.75)]
     assert [row["step"] for row in read_log(log.parent)] == [2, 4]
-
-
-def test_newest_only_skips_older_checkpoints(tmp_path, run, sets, measured, detector):
-    for step in (2, 4, 10):
-        save(run, detector, step, float(step))
-    result = evaluate_checkpoints(run, sets[:1], tmp_path / "out", WatchOptions(newest_only=True))
-    assert found(result) == [(10, "eval", 10.0)]
 
 
 def test_running_trainer_is_followed_to_its_last_step(tmp_path, tiny_config, sets, measured, detector):
@@ -141,12 +142,15 @@ def test_running_trainer_is_followed_to_its_last_step(tmp_path, tiny_config, set
     assert "Step 6" in result.ended
 
 
-def test_following_ends_when_the_run_stopped_early(tmp_path, run, sets, measured, detector):
+@pytest.mark.parametrize(("is_finished", "reason"), [(True, "ended"), (False, "0 s")])
+def test_following_ends_with_the_run_or_after_the_timeout(tmp_path, run, sets, measured, detector, is_finished, reason):
     save(run, detector, 2, 0.5)
-    (run / SUMMARY_FILE).write_text("{}")
-    result = evaluate_checkpoints(run, sets[:1], tmp_path / "out", WatchOptions(follow=True))
+    if is_finished:
+        (run / SUMMARY_FILE).write_text("{}")
+    options = WatchOptions(follow=True, poll_seconds=0.01, timeout_seconds=0.1)
+    result = evaluate_checkpoints(run, sets[:1], tmp_path / "out", options)
     assert found(result) == [(2, "eval", 0.5)]
-    assert "ended" in result.ended
+    assert reason in result.ended
 
 
 @pytest.mark.parametrize("fault", ["deleted", "torn", "lacking"])
@@ -181,14 +185,6 @@ def test_folder_without_run_or_checkpoint_is_refused(tmp_path, run, sets, measur
         evaluate_checkpoints(tmp_path / "nowhere", sets, tmp_path / "out", WatchOptions())
     with pytest.raises(InputError, match=r"run/checkpoints: .*--watch"):
         evaluate_checkpoints(run, sets, tmp_path / "out", WatchOptions())
-
-
-def test_following_ends_after_the_timeout(tmp_path, run, sets, measured, detector):
-    save(run, detector, 2, 0.5)
-    options = WatchOptions(follow=True, poll_seconds=0.01, timeout_seconds=0.1)
-    result = evaluate_checkpoints(run, sets[:1], tmp_path / "out", options)
-    assert len(result.evaluations) == 1
-    assert "0 s" in result.ended
 
 
 def test_run_is_found_from_its_checkpoints_folder(run):

@@ -1,46 +1,55 @@
-"""Training in a separate process that is killed by a signal; each test trains three times."""
+"""A training run that is ended by a signal and resumed."""
 
 import json
 import os
 import signal
 import subprocess
 import sys
-import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from device_process import ROOT
 
-from detloom.schemas.contracts.label_map import LabelMap, write_label_map
+from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.reading.typed_dict import to_canonical_json
-from detloom.trainer_module.run_state.train_log_and_tensorboard import LOG_FILE
-
-pytestmark = pytest.mark.slow
-
-_MAX_SECONDS = 600
-_SCRIPT = """
-import sys
-from pathlib import Path
-from detloom.schemas.model.config import TrainEvalConfig
-from detloom.schemas.contracts.label_map import read_label_map
-from detloom.schemas.reading.typed_dict import from_json
+from detloom.trainer_module.run_state.train_log_and_tensorboard import LOG_FILE, TrainingLog
 from detloom.trainer_module.runtime.preemption import Preempted
 from detloom.trainer_module.training.loop import train
 
+pytestmark = pytest.mark.slow
+
+LABEL_MAP = LabelMap.from_names(["red", "green"])
+SIGNAL_STEP, LAST_STEP = 9, 16
+# Trains in a process that kills itself at a step.
+SCRIPT = f"""
+import os, signal, sys
+from pathlib import Path
+from three_layer_backbone import three_layer_backbone
+from detloom.schemas.contracts.label_map import LabelMap
+from detloom.schemas.model.config import TrainEvalConfig
+from detloom.schemas.reading.typed_dict import from_json
+from detloom.trainer_module.run_state.train_log_and_tensorboard import TrainingLog
+from detloom.trainer_module.training.loop import train
+
+log_steps = TrainingLog.steps
+
+def log_and_die(log, step, numbers):
+    log_steps(log, step, numbers)
+    if step >= {SIGNAL_STEP}:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+TrainingLog.steps = log_and_die
 data, out = map(Path, sys.argv[1:])
-config = from_json(TrainEvalConfig, (data / "config.json").read_text())
-try:
-    train(config, read_label_map(data / "label_map.pbtxt"), [str(data / "train-*")], [str(data / "eval-*")], out)
-except Preempted as error:
-    print(error)
-    sys.exit(128 + error.signal_number)
+with three_layer_backbone():
+    config = from_json(TrainEvalConfig, (data / "config.json").read_text())
+    labels = LabelMap.from_names({LABEL_MAP.names!r})
+    train(config, labels, [str(data / "train-*")], [str(data / "eval-*")], out)
 """
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory, make_example, write_records, small_config, changed):
-    """Shards, label map and a configuration of 40 steps in which every random choice depends on the step."""
+def data(tmp_path_factory, make_example, write_records):
     folder = tmp_path_factory.mktemp("data")
     rng = np.random.default_rng(0)
 
@@ -51,76 +60,78 @@ def data(tmp_path_factory, make_example, write_records, small_config, changed):
     for part in range(2):
         write_records(folder / f"train-{part}", [image_of(i) for i in range(part, 11, 2)])
     write_records(folder / "eval-0", [image_of(i) for i in range(2)])
-    write_label_map(folder / "label_map.pbtxt", LabelMap.from_names(["red", "green"]))
-    settings = {
-        "train.num_steps": 40,
-        "train.steps_per_call": 3,
-        "train.checkpoint_every_n": 7,
-        "eval.evaluate_every": 15,
-        "train.deterministic": True,
-    }
-    (folder / "config.json").write_text(to_canonical_json(changed(small_config, settings)))
     return folder
 
 
 @pytest.fixture(scope="module")
-def whole(data, tmp_path_factory):
+def config(data, one_level_config, changed):
+    """16 steps in which every random choice depends on the step."""
+    settings = {
+        "train.num_steps": LAST_STEP,
+        "train.steps_per_call": 2,
+        "train.checkpoint_every_n": 7,
+        "eval.evaluate_every": 12,
+        "train.deterministic": True,
+    }
+    config = changed(one_level_config, settings)
+    (data / "config.json").write_text(to_canonical_json(config))
+    return config
+
+
+def run(config, data, out):
+    return train(config, LABEL_MAP, [str(data / "train-*")], [str(data / "eval-*")], out)
+
+
+@pytest.fixture(scope="module")
+def whole(config, data, tmp_path_factory):
     """The folder of an uninterrupted run."""
     out = tmp_path_factory.mktemp("whole")
-    assert run(data, out).wait(_MAX_SECONDS) == 0
+    run(config, data, out)
     return out
 
 
-def run(data, out):
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(Path(__file__).parents[3])}
-    return subprocess.Popen([sys.executable, "-c", _SCRIPT, str(data), str(out)], env=environment)
-
-
-def signal_at(process, out, step, number):
-    """Send a signal when the log contains the step."""
-    started = time.monotonic()
-    while max([0, *steps_of(out)]) < step:
-        assert process.poll() is None, "training ended too soon"
-        assert time.monotonic() - started < _MAX_SECONDS
-        time.sleep(0.02)
-    process.send_signal(number)
-    return process.wait(_MAX_SECONDS)
-
-
 def steps_of(out):
-    path = out / LOG_FILE
-    lines = path.read_text().splitlines() if path.is_file() else []
-    rows = [json.loads(line) for line in lines if line.endswith("}")]
+    rows = [json.loads(line) for line in (out / LOG_FILE).read_text().splitlines()]
     return [row["step"] for row in rows if row["kind"] == "train"]
 
 
+def saved_steps(out):
+    return sorted(int(path.stem.split("-")[1]) for path in (out / "checkpoints").glob("ckpt-*.index"))
+
+
 def assert_same_result(one, other):
-    readers = [tf.train.load_checkpoint(str(out / "checkpoints" / "ckpt-40")) for out in (one, other)]
+    readers = [tf.train.load_checkpoint(str(out / "checkpoints" / f"ckpt-{LAST_STEP}")) for out in (one, other)]
     names = [name for name in readers[0].get_variable_to_shape_map() if not name.startswith("_CHECKPOINTABLE")]
-    assert len(names) > 100
+    assert len(names) > 30
     for name in names:
-        values = [reader.get_tensor(name) for reader in readers]
-        np.testing.assert_array_equal(*values, err_msg=name)
+        np.testing.assert_array_equal(*[reader.get_tensor(name) for reader in readers], err_msg=name)
     summaries = [json.loads((out / "training_summary.json").read_text()) for out in (one, other)]
     assert summaries[0]["best"] == summaries[1]["best"]
-    steps = steps_of(other)
-    assert steps == sorted(set(steps))
-    assert steps[-1] == 40
+    assert steps_of(other) == sorted(set(steps_of(other)))
 
 
 @pytest.mark.reliability("kill", "train")
-def test_run_killed_twice_ends_bit_equal(data, whole, tmp_path):
-    for step in (9, 30):  # two steps after a checkpoint, and at an evaluation
-        process = run(data, tmp_path)
-        assert signal_at(process, tmp_path, step, signal.SIGKILL) == -signal.SIGKILL
-    assert run(data, tmp_path).wait(_MAX_SECONDS) == 0
+def test_killed_run_ends_bit_equal(config, data, whole, tmp_path):
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests/support'}"}
+    process = subprocess.run([sys.executable, "-c", SCRIPT, str(data), str(tmp_path)], env=environment)
+    assert process.returncode == -signal.SIGKILL
+    assert (saved_steps(tmp_path)[-1], steps_of(tmp_path)[-1]) == (7, SIGNAL_STEP)
+    run(config, data, tmp_path)
     assert_same_result(whole, tmp_path)
 
 
-def test_sigterm_saves_and_the_next_start_resumes(data, whole, tmp_path):
-    process = run(data, tmp_path)
-    assert signal_at(process, tmp_path, 9, signal.SIGTERM) == 128 + signal.SIGTERM
-    saved = max(int(path.stem.split("-")[1]) for path in (tmp_path / "checkpoints").glob("ckpt-*.index"))
-    assert saved == max(steps_of(tmp_path))
-    assert run(data, tmp_path).wait(_MAX_SECONDS) == 0
+def test_sigterm_saves_and_the_next_start_resumes(config, data, whole, tmp_path, monkeypatch):
+    log_steps = TrainingLog.steps
+
+    def log_and_signal(log, step, numbers):
+        log_steps(log, step, numbers)
+        if step == SIGNAL_STEP:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainingLog, "steps", log_and_signal)
+        with pytest.raises(Preempted, match="SIGTERM"):
+            run(config, data, tmp_path)
+    assert saved_steps(tmp_path)[-1] == steps_of(tmp_path)[-1] < LAST_STEP
+    run(config, data, tmp_path)
     assert_same_result(whole, tmp_path)

@@ -78,8 +78,7 @@ LITERALS = [
 
 
 def rate_at(config, step: int) -> float:
-    """Evaluate the rate as the training loop does: in a graph, with an int64 step."""
-    rate = tf.function(ConfiguredLearningRate(config))(tf.constant(step, tf.int64))
+    rate = ConfiguredLearningRate(config)(tf.constant(step, tf.int64))
     assert rate.dtype == tf.float32
     return float(rate)
 
@@ -99,55 +98,38 @@ def test_rates_equal_the_reference_table(reference_dir):
             np.testing.assert_allclose(float(rate(int(step))), expected, rtol=1e-6, atol=0, err_msg=message)
 
 
+WARM_UP = {"learning_rate": 0.16, "warmup_learning_rate": 0.01, "warmup_steps": 100}
+
+
 @pytest.mark.parametrize(
-    ("step", "expected"),
+    ("config", "rates"),
     [
-        (0, 0.01),
-        (50, 0.085),  # half way from 0.01 to 0.16
-        (100, 0.16 * (1 + math.cos(math.pi / 9)) / 2),  # the decay started at step 0: 100 of 900 steps
-        (450, 0.08),
-        (900, 0.0),
-        (1000, 0.16 * (1 - math.cos(math.pi / 9)) / 2),  # 100 of 900 steps past the minimum: the rate rises again
+        (
+            EfficientDetCosineLearningRate(**WARM_UP, total_steps=1000),
+            {
+                0: 0.01,
+                50: 0.085,  # half way from 0.01 to 0.16
+                100: 0.16 * (1 + math.cos(math.pi / 9)) / 2,  # the decay started at step 0: 100 of 900 steps
+                450: 0.08,
+                900: 0.0,
+                1000: 0.16 * (1 - math.cos(math.pi / 9)) / 2,  # 100 of 900 steps past the minimum: it rises again
+            },
+        ),
+        (
+            EfficientDetStepwiseLearningRate(**WARM_UP, first_drop_step=400, second_drop_step=700),
+            {0: 0.01, 50: 0.085, 100: 0.16, 399: 0.16, 400: 0.016, 699: 0.016, 700: 0.0016, 9999: 0.0016},
+        ),
+        (
+            PolynomialLearningRate(**WARM_UP, total_steps=1000, power=2.0),
+            # (1 - 0.1)**2 at step 100: the decay started at step 0
+            {0: 0.01, 50: 0.085, 100: 0.16 * 0.81, 500: 0.16 * 0.25, 1000: 0.0, 1001: 0.0},
+        ),
     ],
+    ids=["cosine", "stepwise", "polynomial"],
 )
-def test_efficientdet_cosine_starts_at_step_0(step, expected):
-    config = EfficientDetCosineLearningRate(
-        learning_rate=0.16, total_steps=1000, warmup_learning_rate=0.01, warmup_steps=100
-    )
-    np.testing.assert_allclose(rate_at(config, step), expected, rtol=1e-5, atol=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("step", "expected"),
-    [(0, 0.01), (50, 0.085), (100, 0.16), (399, 0.16), (400, 0.016), (699, 0.016), (700, 0.0016), (9999, 0.0016)],
-)
-def test_efficientdet_stepwise_rate_drops_to_a_tenth_and_a_hundredth(step, expected):
-    config = EfficientDetStepwiseLearningRate(
-        learning_rate=0.16,
-        warmup_learning_rate=0.01,
-        warmup_steps=100,
-        first_drop_step=400,
-        second_drop_step=700,
-    )
-    np.testing.assert_allclose(rate_at(config, step), expected, rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("step", "expected"),
-    [
-        (0, 0.01),
-        (50, 0.085),
-        (100, 0.16 * 0.81),  # (1 - 0.1)**2: the decay started at step 0
-        (500, 0.16 * 0.25),
-        (1000, 0.0),
-        (1001, 0.0),
-    ],
-)
-def test_polynomial_starts_at_step_0_and_ends_at_0(step, expected):
-    config = PolynomialLearningRate(
-        learning_rate=0.16, total_steps=1000, power=2.0, warmup_learning_rate=0.01, warmup_steps=100
-    )
-    np.testing.assert_allclose(rate_at(config, step), expected, rtol=1e-5, atol=1e-9)
+def test_rates_of_efficientdet_start_at_step_0(config, rates):
+    for step, expected in rates.items():
+        np.testing.assert_allclose(rate_at(config, step), expected, rtol=1e-5, atol=1e-9)
 
 
 @pytest.mark.parametrize(

@@ -4,19 +4,18 @@ import shutil
 import numpy as np
 import pytest
 import tensorflow as tf
+import training_parts as parts
 
 from detloom.schemas.contracts import example_keys as keys
-from detloom.schemas.contracts.detections import SIGNATURE_IMAGES
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.contracts.metric_names import METRIC_NAMES
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.config import EarlyStopping, Monitoring, NonFinite, TrainEvalConfig
-from detloom.schemas.model.optimizers import ConstantLearningRate, MomentumOptimizer
+from detloom.schemas.model.optimizers import ConstantLearningRate
 from detloom.schemas.reading.typed_dict import from_json
 from detloom.trainer_module.detectors.families import build_detector
 from detloom.trainer_module.evaluation.coco_metrics import CocoMetrics
 from detloom.trainer_module.evaluation.split_evaluator import Evaluation, SplitEvaluator
-from detloom.trainer_module.export.saved_model import export_saved_model
 from detloom.trainer_module.run_state import run_checkpoints
 from detloom.trainer_module.run_state.nonfinite import NONFINITE_FILE
 from detloom.trainer_module.run_state.run_checkpoints import RunCheckpoints
@@ -52,6 +51,12 @@ def shards(tmp_path_factory, make_example, write_records):
     return train_files, [str(write_records(folder / "Split-eval" / "data", images[:4]))]
 
 
+@pytest.fixture(autouse=True)
+def _networks_built_once(monkeypatch):
+    monkeypatch.setattr(loop, "build_strategy", parts.one_device)
+    monkeypatch.setattr(loop, "build_detector", parts.reset_detector)
+
+
 @pytest.fixture
 def measured(monkeypatch):
     """`measured(0.1, 0.9)` sets the AP of the next evaluations; None simulates a kill during an evaluation."""
@@ -66,6 +71,7 @@ def measured(monkeypatch):
             return evaluation_of(value)
 
         monkeypatch.setattr(SplitEvaluator, "__call__", measure)
+        monkeypatch.setattr(loop, "build_eval_dataset", lambda *_, **__: tf.data.Dataset.from_tensors({"image": 0}))
 
     return set_values
 
@@ -92,6 +98,10 @@ def assert_same_state(one, other):
         np.testing.assert_array_equal(value, other[name], err_msg=name)
 
 
+def saved_steps(out, folder="checkpoints"):
+    return sorted(int(path.stem.partition("-")[2]) for path in (out / folder).glob("*.index"))
+
+
 def rows_of(out, kind="train"):
     rows = [json.loads(line) for line in (out / LOG_FILE).read_text().splitlines()]
     return [row for row in rows if row["kind"] == kind]
@@ -100,20 +110,18 @@ def rows_of(out, kind="train"):
 # --- kill and resume --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("is_compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_killed_and_resumed_run_equals_an_uninterrupted_one(
-    tmp_path, shards, one_level_config, changed, measured, request, is_compiled
-):
-    """The run is killed while it evaluates step 4. Shuffling, flips, averages and the schedule depend on the step.
+@pytest.mark.usefixtures("eager")
+def test_killed_and_resumed_run_equals_an_uninterrupted_one(tmp_path, shards, one_level_config, changed, measured):
+    """The run is killed while it evaluates step 3. Shuffling, flips, averages and the schedule depend on the step.
 
-    The evaluation of step 4 after resuming is the best.
+    The evaluation of step 3 after resuming is the best.
     """
-    if not is_compiled:
-        request.getfixturevalue("eager")
     scaling = {"train.scale_learning_rate": True, "train.learning_rate_batch_size": 4}
-    config = changed(one_level_config, {"train.checkpoint_every_n": 3, "train.max_to_keep": 2, **scaling})
+    steps = {"train.num_steps": 4, "eval.evaluate_every": 3, "train.checkpoint_every_n": 2, "train.max_to_keep": 2}
+    config = changed(one_level_config, {**steps, **scaling})
     measured(0.9, 0.1)
     whole = train(config, LABEL_MAP, *shards, tmp_path / "whole")
+    expected = weights_of(whole)
     measured(None)
     with pytest.raises(KeyboardInterrupt):
         train(config, LABEL_MAP, *shards, tmp_path / "killed")
@@ -121,17 +129,13 @@ def test_killed_and_resumed_run_equals_an_uninterrupted_one(
     resumed = train(config, LABEL_MAP, *shards, tmp_path / "killed")
 
     assert_same_state(newest_state(tmp_path / "whole"), newest_state(tmp_path / "killed"))
-    assert (resumed.num_steps, resumed.best_step, resumed.best.AP) == (6, 4, 0.9)
-    for path, value in weights_of(whole).items():
-        np.testing.assert_array_equal(weights_of(resumed)[path], value, err_msg=path)
-    assert [row["step"] for row in rows_of(tmp_path / "killed")] == [2, 3, 4, 6]
-    assert [row["step"] for row in rows_of(tmp_path / "killed", "eval")] == [4, 6]
+    assert (resumed.num_steps, resumed.best_step, resumed.best.AP) == (4, 3, 0.9)
+    assert_same_state(weights_of(resumed), expected)
+    assert [row["step"] for row in rows_of(tmp_path / "killed")] == [2, 3, 4]
+    assert [row["step"] for row in rows_of(tmp_path / "killed", "eval")] == [3, 4]
     stored = from_json(TrainEvalConfig, (tmp_path / "killed" / CONFIG_FILE).read_text())
     assert stored == resumed.config == whole.config == with_scaled_learning_rate(config) != config
-    assert {path.name for path in (tmp_path / "killed" / "checkpoints").glob("*.index")} == {
-        "ckpt-4.index",
-        "ckpt-6.index",
-    }
+    assert saved_steps(tmp_path / "killed") == [3, 4]
     assert json.loads((tmp_path / "killed" / SUMMARY_FILE).read_text())["best"]["AP"] == 0.9
 
 
@@ -140,82 +144,26 @@ def test_killed_and_resumed_run_equals_an_uninterrupted_one(
     ("first", "second"), [pytest.param("float16", "float32", marks=pytest.mark.slow), ("float32", "float16")]
 )
 def test_run_resumes_in_another_precision(tmp_path, shards, one_level_config, changed, measured, first, second):
-    """The run is killed while it evaluates step 4; only float16 has a loss scale, which starts at 2**15."""
+    """The run is killed while it evaluates step 2; only float16 has a loss scale, which starts at 2**15.
+
+    The result computes in float32, with the averages, which are evaluated and exported.
+    """
+    config = changed(one_level_config, {"train.num_steps": 3, "eval.evaluate_every": 2})
     measured(None)
     with pytest.raises(KeyboardInterrupt):
-        train(changed(one_level_config, {"train.precision": first}), LABEL_MAP, *shards, tmp_path / "run")
-    before = newest_state(tmp_path / "run")
-    config = changed(one_level_config, {"train.precision": second})
-    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
-    files = [[str(path) for path in each] for each in shards]
-    restored = loop._Loop(config, LABEL_MAP, *files, *[tmp_path / "run"] * 2, strategy)
-    restored._restore_state()
-    assert restored.step == 4
-    for path, variable in variables_by_path(restored.detector.network).items():
-        assert variable.dtype == "float32"
-        np.testing.assert_array_equal(variable, before[f"network/{path.replace('/', '.S')}{VALUE}"], err_msg=path)
+        train(changed(config, {"train.precision": first}), LABEL_MAP, *shards, tmp_path)
+    before = newest_state(tmp_path)
     measured(0.5, 0.5)
-    result = train(config, LABEL_MAP, *shards, tmp_path / "run")
+    result = train(changed(config, {"train.precision": second}), LABEL_MAP, *shards, tmp_path)
 
-    after = newest_state(tmp_path / "run")
-    assert result.num_steps == 6
-    assert all(np.isfinite(value).all() for value in weights_of(result).values())
-    assert (f"steps/loss_scale{VALUE}" in before, f"steps/loss_scale{VALUE}" in after) == (
-        first == "float16",
-        second == "float16",
-    )
+    after, loss_scale = newest_state(tmp_path), f"steps/loss_scale{VALUE}"
+    assert [row["step"] for row in rows_of(tmp_path)] == [2, 3]
+    assert (loss_scale in before, loss_scale in after) == (first == "float16", second == "float16")
     assert {value.dtype for value in after.values() if value.dtype.kind == "f"} == {np.dtype(np.float32)}
-    stored = from_json(TrainEvalConfig, (tmp_path / "run" / CONFIG_FILE).read_text())
-    assert stored.train.precision == second
-
-
-@pytest.mark.slow  # two exports
-def test_export_of_a_float16_run_has_float32_outputs_close_to_those_of_a_float32_run(
-    tmp_path, shards, one_level_config, changed, measured
-):
-    """Plain descent, because Adam amplifies small differences of gradients near 0."""
-    descent = MomentumOptimizer(learning_rate=ConstantLearningRate(learning_rate=0.05), momentum=0.0)
-    images = tf.constant(np.random.default_rng(0).integers(0, 256, (2, 64, 64, 3), np.uint8))
-    found = {}
-    for precision in ("float32", "float16"):
-        config = changed(one_level_config, {"train.precision": precision, "train.optimizer": descent})
-        measured(0.4, 0.5)
-        result = train(config, LABEL_MAP, *shards, tmp_path / precision)
-        export_saved_model(result.detector, config, tmp_path / f"model-{precision}")
-        loaded = tf.saved_model.load(str(tmp_path / f"model-{precision}"))
-        assert {value.dtype for value in loaded.signatures[SIGNATURE_IMAGES].outputs} == {tf.float32}
-        found[precision] = {
-            name: value.numpy() for name, value in loaded.signatures[SIGNATURE_IMAGES](input_tensor=images).items()
-        }
-        if precision == "float16":
-            stored = newest_state(tmp_path / precision)
-            kernel = stored[f"averaged_weights/backbone.SConv1.Skernel{VALUE}"]  # they are evaluated and exported
-            np.testing.assert_array_equal(result.detector.network.get_layer("Conv1").kernel, kernel)
-    one, other = found["float32"], found["float16"]
-    assert one["num_detections"].all()
-    # In descending order; boxes of nearly equal scores may change places.
-    np.testing.assert_allclose(other["detection_scores"], one["detection_scores"], rtol=0.01)
-
-
-@pytest.mark.reliability("torn file", "train")
-@pytest.mark.slow
-def test_corrupt_checkpoint_costs_only_the_steps_since_the_previous_one(
-    tmp_path, shards, one_level_config, changed, measured, caplog
-):
-    config = changed(one_level_config, {"eval.evaluate_every": 3})
-    measured(0.1, None)
-    with pytest.raises(KeyboardInterrupt):
-        train(config, LABEL_MAP, *shards, tmp_path / "run")
-    state = newest_state(tmp_path / "run")
-    data = tmp_path / "run" / "checkpoints" / "ckpt-6.data-00000-of-00001"
-    data.write_bytes(data.read_bytes()[:-100])
-    measured(0.2)
-    train(config, LABEL_MAP, *shards, tmp_path / "run")
-
-    assert "ckpt-6" in caplog.text
-    assert "step 3" in caplog.text
-    assert_same_state(newest_state(tmp_path / "run"), state)
-    assert [row["step"] for row in rows_of(tmp_path / "run")] == [2, 3, 5, 6]
+    layer = result.detector.network.get_layer("Conv1")
+    assert layer.compute_dtype == "float32"
+    np.testing.assert_array_equal(layer.kernel, after[f"averaged_weights/backbone.SConv1.Skernel{VALUE}"])
+    assert from_json(TrainEvalConfig, (tmp_path / CONFIG_FILE).read_text()).train.precision == second
 
 
 # --- non-finite steps -------------------------------------------------------------------------------------------------
@@ -223,8 +171,8 @@ def test_corrupt_checkpoint_costs_only_the_steps_since_the_previous_one(
 
 @pytest.fixture(scope="module")
 def poisoned_shards(tmp_path_factory, make_example, write_records, shards):
-    """Shards in file order: step 2 (counted from 0) has images 4 and 5, and the loss of image 5 is NaN."""
-    images = [image_of(make_example, i, [float("nan")] if i == 5 else None) for i in range(16)]
+    """Shards in file order: step 1 (counted from 0) has images 2 and 3, and the loss of image 3 is NaN."""
+    images = [image_of(make_example, i, [float("nan")] if i == 3 else None) for i in range(8)]
     folder = tmp_path_factory.mktemp("poisoned")
     return [str(write_records(folder / "Split-train" / "data", images))], shards[1]
 
@@ -233,18 +181,18 @@ def poisoned_shards(tmp_path_factory, make_example, write_records, shards):
 def test_batch_with_a_nan_loss_is_logged_and_skipped(
     tmp_path, poisoned_shards, one_level_config, changed, measured, caplog
 ):
-    settings = {"train_input.shuffle": False, "train.checkpoint_every_n": 1, "train.num_steps": 4}
+    settings = {"train_input.shuffle": False, "train.checkpoint_every_n": 1, "train.num_steps": 3}
     measured(0.1)
     result = train(changed(one_level_config, settings), LABEL_MAP, *poisoned_shards, tmp_path / "run")
-    assert (result.num_steps, result.num_incidents) == (4, 1)
-    assert "step 3 at a learning rate of 0.002" in caplog.text
-    assert "image 4, image 5" in caplog.text
+    assert (result.num_steps, result.num_incidents) == (3, 1)
+    assert "step 2 at a learning rate of 0.001" in caplog.text  # half of the warm-up
+    assert "image 2, image 3" in caplog.text
     assert all(np.isfinite(value).all() for value in weights_of(result).values())
     (event,) = rows_of(tmp_path / "run", "event")
-    assert (event["event"], event["step"], event["bad_step"]) == ("rollback", 2, 2)
-    assert [row["step"] for row in rows_of(tmp_path / "run")] == [1, 2, 4]
+    assert (event["event"], event["step"], event["bad_step"]) == ("rollback", 1, 1)
+    assert [row["step"] for row in rows_of(tmp_path / "run")] == [1, 3]
     (incident,) = json.loads((tmp_path / "run" / NONFINITE_FILE).read_text())
-    assert incident["keys"] == ["image 4", "image 5"]
+    assert incident["keys"] == ["image 2", "image 3"]
 
 
 @pytest.mark.usefixtures("eager")
@@ -261,28 +209,20 @@ def test_weights_that_overflow_in_the_last_step_are_neither_saved_nor_evaluated(
     }
     with pytest.raises(InputError, match=r"step 1 at a learning rate of 3e\+38"):
         train(changed(one_level_config, settings), LABEL_MAP, *shards, tmp_path / "run")
-    assert [path.name for path in (tmp_path / "run").glob("checkpoints/*.index")] == ["ckpt-0.index"]
+    assert saved_steps(tmp_path / "run") == [0]
     assert not rows_of(tmp_path / "run", "eval")
-
-
-@pytest.mark.slow
-def test_lowering_the_rate_ends_at_the_limit_if_an_image_is_bad(tmp_path, poisoned_shards, one_level_config, changed):
-    policy = NonFinite(action="lower_rate", max_times=2)
-    settings = {"train_input.shuffle": False, "train.nonfinite": policy}
-    with pytest.raises(InputError, match=r"step 3 at a learning rate of 0\.0005; .*image 5\..*incident 3"):
-        train(changed(one_level_config, settings), LABEL_MAP, *poisoned_shards, tmp_path / "run")
 
 
 @pytest.mark.usefixtures("eager")
 def test_checkpoint_is_written_after_a_time_without_any(
     tmp_path, shards, one_level_config, changed, measured, monkeypatch
 ):
-    settings = {"train.num_steps": 4, "train.steps_per_call": 1, "train.max_to_keep": 9, "eval.evaluate_every": 4}
+    settings = {"train.num_steps": 2, "train.steps_per_call": 1, "train.max_to_keep": 9}
     config = changed(one_level_config, {**settings, "train.checkpoint_every_n": 1000})
     monkeypatch.setattr(run_checkpoints, "_MAX_UNSAVED_SECONDS", 0.0)
     measured(0.1)
     train(config, LABEL_MAP, *shards, tmp_path / "run")
-    assert sorted(int(path.stem[5:]) for path in tmp_path.glob("run/checkpoints/*.index")) == [0, 1, 2, 3, 4]
+    assert saved_steps(tmp_path / "run") == [0, 1, 2]
 
 
 @pytest.mark.usefixtures("eager")
@@ -305,17 +245,19 @@ def test_workers_meet_after_the_chief_has_quarantined_a_checkpoint_and_before_an
     record(loop._Loop, "_sum_over_workers")
     policy = NonFinite(action="lower_rate", max_times=2)
     settings = {"train_input.shuffle": False, "train.checkpoint_every_n": 1, "train.nonfinite": policy}
-    with pytest.raises(InputError, match="incident 3"):
+    message = r"step 2 at a learning rate of 0\.00025; .*image 3\..*incident 3"  # 0.001, halved twice
+    with pytest.raises(InputError, match=message):
         train(changed(one_level_config, settings), LABEL_MAP, *poisoned_shards, tmp_path / "run")
     moved = events.index("quarantine_newest")
     assert events[moved : moved + 3] == ["quarantine_newest", "_sum_over_workers", "restore_newest"]
-    assert [path.name for path in (tmp_path / "run").glob("checkpoints/damaged/*.index")] == ["ckpt-2.index"]
+    assert [path.name for path in (tmp_path / "run").glob("checkpoints/damaged/*.index")] == ["ckpt-1.index"]
 
 
 # --- evaluation -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("eager")
 def test_early_stopping_keeps_the_best_weights(tmp_path, shards, one_level_config, changed, measured):
     """One evaluation per step. The best two of 0.3, 0.5, 0.4, 0.45 are steps 2 and 4; then patience is exhausted."""
     settings = {
@@ -326,8 +268,7 @@ def test_early_stopping_keeps_the_best_weights(tmp_path, shards, one_level_confi
     measured(0.3, 0.5, 0.4, 0.45)
     result = train(changed(one_level_config, settings), LABEL_MAP, *shards, tmp_path / "run")
     assert (result.num_steps, result.stopped_early, result.best_step, result.best.AP) == (4, True, 2, 0.5)
-    names = {path.name for path in (tmp_path / "run" / "best").glob("*.index")}
-    assert names == {"ckpt-2.index", "ckpt-4.index"}
+    assert saved_steps(tmp_path / "run", "best") == [2, 4]
     assert rows_of(tmp_path / "run", "event")[-1]["event"] == "stopped early"
     measured(0.5)  # evaluated again for the returned metrics
     again = train(changed(one_level_config, settings), LABEL_MAP, *shards, tmp_path / "run")
@@ -338,8 +279,13 @@ def test_early_stopping_keeps_the_best_weights(tmp_path, shards, one_level_confi
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("eager")
 def test_images_histograms_and_speed_are_logged(tmp_path, shards, one_level_config, changed):
-    settings = {"train.monitoring": Monitoring(num_images=1, histograms=True), "train.num_steps": 4}
+    settings = {
+        "train.monitoring": Monitoring(num_images=1, histograms=True),
+        "train.num_steps": 2,
+        "train.steps_per_call": 1,
+    }
     result = train(changed(one_level_config, settings), LABEL_MAP, *shards, tmp_path / "run")
     assert {path.name for path in (tmp_path / "run" / "images").iterdir()} == {"input-0.png", "eval-0.png"}
     first, second = rows_of(tmp_path / "run")
@@ -347,7 +293,7 @@ def test_images_histograms_and_speed_are_logged(tmp_path, shards, one_level_conf
     assert {"images_per_second", "input_share"} <= set(second)
     (row,) = rows_of(tmp_path / "run", "eval")
     assert {"AP", "AP50", "AP/red", "AP/green", "loss", "class_loss", "box_loss"} <= set(row)
-    assert result.performance.num_steps == 4
+    assert result.performance.num_steps == 2
 
 
 # --- errors and fine-tuning -------------------------------------------------------------------------------------------
@@ -416,8 +362,3 @@ def test_unusable_record_is_named_in_one_sentence(tmp_path, shards, one_level_co
     with pytest.raises(InputError, match=r"Split-broken: .*image.*: img, img\.") as caught:
         train(one_level_config, LABEL_MAP, [str(broken)], shards[1], tmp_path / "run")
     assert "\n" not in str(caught.value)
-
-
-def test_empty_split_is_named(tmp_path, shards, one_level_config):
-    with pytest.raises(InputError, match="nothing-here"):
-        train(one_level_config, LABEL_MAP, [str(tmp_path / "nothing-here*")], shards[1], tmp_path / "run")

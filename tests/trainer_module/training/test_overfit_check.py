@@ -25,13 +25,13 @@ def squares(tmp_path, make_example, write_records):
 
 
 @pytest.mark.slow
-def test_correct_detector_memorizes_its_images(small_config, squares):
-    result = run_self_test(small_config, LABEL_MAP, squares, learning_rate=5e-3)
+def test_correct_detector_memorizes_its_images(one_level_config, squares):
+    result = run_self_test(one_level_config, LABEL_MAP, squares, learning_rate=5e-3)
     assert result.passed
     assert result.evaluation.metrics.AP50 > 0.9
     assert result.suggestions == ()
-    assert result.num_boxes_by_class == {"red": 4, "green": 4}
-    assert result.box_sides_px == pytest.approx((32, 32, 32), abs=0.1)
+    assert result.facts.num_boxes_by_class == {"red": 4, "green": 4}
+    assert result.facts.box_sides_px == pytest.approx((32, 32, 32), abs=0.1)
     assert result.lines()[0].startswith("Self-test passed")
 
 
@@ -44,8 +44,8 @@ def test_detector_that_does_not_learn_fails_the_check(one_level_config, squares)
     assert result.lines()[0].startswith("Self-test FAILED")
 
 
-@pytest.mark.slow
-def test_misplaced_boxes_fail_the_check(small_config, squares, monkeypatch):
+@pytest.mark.nightly
+def test_misplaced_boxes_fail_the_check(one_level_config, squares, monkeypatch):
     """Training sees boxes of other images, different ones each time, so that nothing can be memorized."""
     build = self_test.build_train_dataset
 
@@ -58,7 +58,7 @@ def test_misplaced_boxes_fail_the_check(small_config, squares, monkeypatch):
         return build(*args, **settings).map(shuffle)
 
     monkeypatch.setattr(self_test, "build_train_dataset", with_boxes_of_others)
-    result = run_self_test(small_config, LABEL_MAP, squares, learning_rate=5e-3, max_steps=120)
+    result = run_self_test(one_level_config, LABEL_MAP, squares, learning_rate=5e-3, max_steps=120)
     assert not result.passed
     assert result.suggestions
 

@@ -210,33 +210,41 @@ class PointsAndMasks(SsdFamily):
         return Keypoints("green", ("left", "right"), (0.05, 0.05))
 
 
-def test_data_without_masks_are_rejected_with_the_setting(write, make_example):
-    mask = np.ones((64, 64), np.uint8)
-    masked = make_example([BOX, BOX], [1, 1], crowds=[0, 1], masks=[mask, None], name="masked")
-    without = make_example([BOX, BOX], [1, 1], masks=[mask, None], name="img_7")
+MASK = np.ones((64, 64), np.uint8)
+POINTS = [(0.5, 0.5, 2), (0.2, 0.2, 0), (0.3, 0.3, 1)]
+# Good data, then a record that is not, and the message.
+OPTIONAL = {
+    "masks": (
+        [{"class_ids": [1, 1], "crowds": [0, 1], "masks": [MASK, None]}],
+        {"class_ids": [1, 1], "masks": [MASK, None]},
+        r"1 of its 2 boxes have no mask.*data\.masks: true",
+    ),
+    "keypoints": (
+        [{"class_ids": [1], "masks": [MASK]}],
+        {"class_ids": [2], "masks": [MASK]},
+        r"no keypoints.*'green'.*data\.keypoints: true",
+    ),
+    "number of keypoints": (
+        [{"class_ids": [1], "masks": [MASK], "keypoints": [POINTS]}],
+        {"class_ids": [1, 2], "masks": [MASK, MASK], "keypoints": [[], POINTS]},
+        r"'green' has 3 keypoints, allowed: 0 or 2.*keypoint_label_to_std",
+    ),
+}
+
+
+@pytest.mark.parametrize(("good", "bad", "message"), OPTIONAL.values(), ids=OPTIONAL)
+def test_data_without_the_optional_columns_of_the_detector_are_rejected(write, make_example, good, bad, message):
     family = PointsAndMasks(config().model)
-    check_optional_columns(sample_records([write("good", [masked])]), family, LABEL_MAP)
-    with pytest.raises(InputError, match=r"img_7.*1 of its 2 boxes have no mask.*data\.masks: true"):
-        check_optional_columns(sample_records([write("bad", [masked, without])]), family, LABEL_MAP)
-    check_optional_columns(sample_records([write("bad", [without])]), SsdFamily(config().model), LABEL_MAP)
+    examples = [make_example([BOX] * len(row["class_ids"]), **row, name="good") for row in good]
+    wrong = make_example([BOX] * len(bad["class_ids"]), **bad, name="img_7")
+    check_optional_columns(sample_records([write("good", examples)]), family, LABEL_MAP)
+    with pytest.raises(InputError, match=f"img_7.*{message}"):
+        check_optional_columns(sample_records([write("bad", [*examples, wrong])]), family, LABEL_MAP)
+    check_optional_columns(sample_records([write("bad", [wrong])]), SsdFamily(config().model), LABEL_MAP)
 
 
-def test_data_without_keypoints_of_the_class_are_rejected_with_the_setting(write, make_example):
-    mask, family = np.ones((64, 64), np.uint8), PointsAndMasks(config().model)
-    other = make_example([BOX], [1], masks=[mask])
-    pointed = make_example([BOX], [2], masks=[mask], keypoints=[[(0.5, 0.5, 2), (0.2, 0.2, 0)]])
-    without = make_example([BOX], [2], masks=[mask], name="img_7")
-    for good in ([other], [without, pointed]):
-        check_optional_columns(sample_records([write("good", good)]), family, LABEL_MAP)
-    with pytest.raises(InputError, match=r"img_7.*no keypoints.*'green'.*data\.keypoints: true"):
-        check_optional_columns(sample_records([write("bad", [other, without])]), family, LABEL_MAP)
-
-
-def test_another_number_of_keypoints_than_the_detectors_is_rejected(write, make_example):
-    mask, family = np.ones((64, 64), np.uint8), PointsAndMasks(config().model)
-    three = [(0.5, 0.5, 2), (0.2, 0.2, 0), (0.3, 0.3, 1)]
-    other = make_example([BOX], [1], masks=[mask], keypoints=[three])
-    check_optional_columns(sample_records([write("good", [other])]), family, LABEL_MAP)
-    wrong = make_example([BOX, BOX], [1, 2], masks=[mask, mask], keypoints=[[], three], name="img_7")
-    with pytest.raises(InputError, match=r"img_7.*'green' has 3 keypoints, allowed: 0 or 2.*keypoint_label_to_std"):
-        check_optional_columns(sample_records([write("bad", [other, wrong])]), family, LABEL_MAP)
+def test_keypoints_in_one_of_the_records_are_enough(write, make_example):
+    pointed = make_example([BOX], [2], masks=[MASK], keypoints=[POINTS[:2]])
+    without = make_example([BOX], [2], masks=[MASK])
+    sample = sample_records([write("data", [without, pointed])])
+    check_optional_columns(sample, PointsAndMasks(config().model), LABEL_MAP)

@@ -1,5 +1,4 @@
 import contextlib
-import importlib.util
 import math
 import os
 import subprocess
@@ -10,6 +9,8 @@ from types import SimpleNamespace
 import keras
 import numpy as np
 import pytest
+import training_parts as parts
+from device_process import ROOT, start_on_devices, wait_for_success
 
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.network import L2Regularizer
@@ -21,12 +22,11 @@ from detloom.schemas.model.optimizers import (
 )
 from detloom.schemas.presets.presets import find_preset
 from detloom.schemas.reading.typed_dict import to_canonical_json
+from detloom.trainer_module.layers.fused_batch_norm import FusedBatchNorm
 from detloom.trainer_module.training import step
+from detloom.trainer_module.training.step import TrainSteps
 
 _HERE = Path(__file__).parent
-_SPEC = importlib.util.spec_from_file_location("training_parts", _HERE / "training_parts.py")
-parts = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(parts)
 
 RATE = ConstantLearningRate(learning_rate=0.5)
 DESCENT = MomentumOptimizer(learning_rate=RATE, momentum=0.0)
@@ -65,15 +65,15 @@ def test_step_updates_weights_statistics_averages_and_counters(config, changed):
     assert list(result.numbers) == expected
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_input_seconds_exclude_the_step_on_one_core(tmp_path, small_config):
     """TensorFlow with a single thread could read the clock after the step."""
     path = tmp_path / "config.json"
     path.write_text(to_canonical_json(small_config), encoding="utf-8")
     command = [sys.executable, str(_HERE / "one_core.py"), str(path)]
-    environment = {**os.environ, "PYTHONPATH": str(_HERE.parents[2])}
-    found = subprocess.run(command, check=True, env=environment, stdout=subprocess.PIPE, text=True).stdout
-    assert 0 < float(found) < 0.3
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests/support'}"}
+    share = subprocess.run(command, check=True, env=environment, stdout=subprocess.PIPE, text=True).stdout
+    assert 0 < float(share) < 0.3
 
 
 @pytest.mark.parametrize("counted", [True, False])
@@ -119,37 +119,40 @@ def test_gradient_norm_per_variable_is_reported_if_configured(config, changed):
     assert math.hypot(*norms.values()) == pytest.approx(numbers["gradient_norm"], rel=1e-5)
 
 
-@pytest.mark.parametrize("precision", ["float32", "float16"])
-@pytest.mark.parametrize("on_accelerator", [False, True])
+def assert_equal(values, expected):
+    for value, other in zip(values, expected, strict=True):
+        np.testing.assert_array_equal(value, other)
+
+
+@pytest.mark.parametrize(("on_accelerator", "precision"), [(False, "float32"), (True, "float16")])
 def test_nonfinite_step_and_the_step_started_after_it_change_nothing(
     config, changed, monkeypatch, on_accelerator, precision
 ):
     monkeypatch.setattr(step, "has_accelerator", lambda: on_accelerator)
     config = changed(config, {"train.precision": precision})
-    batches = with_nan(config, batch=1)
-    steps, iterator = parts.make_steps(config, batches=batches)
     one, same = parts.make_steps(config)
     good = one.run(same, 1)
-    result = steps.run(iterator, 4)
-    assert (result.num_steps, result.is_finite) == (2, False)
-    assert result.numbers["loss"] == good.numbers["loss"]  # of the applied step
     if precision == "float16":  # a step that is not finite halves it
         one.state["loss_scale"].assign(one.state["loss_scale"] / 2)
         one.state["num_good_steps"].assign(0)
-    for found, expected in zip(all_state(steps), all_state(one), strict=True):
-        np.testing.assert_array_equal(found, expected)
+    expected = all_state(one)
+    batches = with_nan(config, batch=1)
+    steps, iterator = parts.make_steps(config, batches=batches)
+    result = steps.run(iterator, 4)
+    assert (result.num_steps, result.is_finite) == (2, False)
+    assert result.numbers["loss"] == good.numbers["loss"]  # of the applied step
+    assert_equal(all_state(steps), expected)
     np.testing.assert_array_equal(next(iterator)["image"], batches["image"][0])  # the third step was started
 
 
-@pytest.mark.parametrize("on_accelerator", [False, True])
-def test_updates_are_the_same_on_accelerators(config, monkeypatch, on_accelerator):
+def test_updates_are_the_same_on_accelerators(config, monkeypatch):
     steps, iterator = parts.make_steps(config)
     steps.run(iterator, 2)
-    monkeypatch.setattr(step, "has_accelerator", lambda: on_accelerator)
+    expected = all_state(steps)
+    monkeypatch.setattr(step, "has_accelerator", lambda: True)
     others, iterator = parts.make_steps(config)
     others.run(iterator, 2)
-    for found, expected in zip(all_state(others), all_state(steps), strict=True):
-        np.testing.assert_array_equal(found, expected)
+    assert_equal(all_state(others), expected)
 
 
 def test_infinite_batch_norm_statistics_make_a_step_nonfinite(config):
@@ -161,8 +164,7 @@ def test_infinite_batch_norm_statistics_make_a_step_nonfinite(config):
     result = steps.run(iterator, 1)
     assert (result.num_steps, result.is_finite) == (1, False)
     assert math.isfinite(result.numbers["loss"])
-    for found, expected in zip(all_state(steps), before, strict=True):
-        np.testing.assert_array_equal(found, expected)
+    assert_equal(all_state(steps), before)
 
 
 def test_numbers_of_the_last_step_are_reported_if_no_step_was_finite(config):
@@ -177,9 +179,8 @@ def test_skipped_batch_only_counts_a_step(config):
     before = parts.weights_of(steps)
     steps.skip(iterator)
     assert int(steps.optimizer.iterations.numpy()) == 1
-    for found, expected in zip(parts.weights_of(steps), before, strict=True):
-        np.testing.assert_array_equal(found, expected)
-    assert steps.run(iterator, 2).is_finite
+    assert_equal(parts.weights_of(steps), before)
+    assert steps.run(iterator, 1).is_finite
 
 
 def test_stop_ends_the_call_after_the_current_step(config):
@@ -188,24 +189,23 @@ def test_stop_ends_the_call_after_the_current_step(config):
     assert steps.run(iterator, 3).num_steps == 1
 
 
-@pytest.mark.parametrize("num_parts", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_gradient_accumulation_equals_the_step_on_the_whole_batch(config, changed, num_parts):
+def test_gradient_accumulation_equals_the_step_on_the_whole_batch(config, changed):
     """Batch norm uses its moving statistics, so images are independent of each other."""
     penalty = {"model.box_predictor.conv_hyperparams.regularizer": L2Regularizer(weight=1.0)}
     whole = changed(
         config, {"model.freeze_batchnorm": True, "train.batch_size": 4, "train.optimizer": DESCENT, **penalty}
     )
-    found = []
-    for count in (1, num_parts):
-        steps, iterator = parts.make_steps(changed(whole, {"train.gradient_accumulation_steps": count}))
-        numbers = steps.run(iterator, 2).numbers
-        found.append((numbers, parts.weights_of(steps)))
-    assert found[0][0] == pytest.approx(found[1][0], rel=1e-5)
-    for one, other in zip(found[0][1], found[1][1], strict=True):
+    numbers, weights = [], []
+    for num_parts in (1, 2):
+        steps, iterator = parts.make_steps(changed(whole, {"train.gradient_accumulation_steps": num_parts}))
+        numbers.append(steps.run(iterator, 2).numbers)
+        weights.append(parts.weights_of(steps))
+    assert numbers[0] == pytest.approx(numbers[1], rel=1e-5)
+    for one, other in zip(*weights, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_gradients_of_a_whole_network_accumulate_in_a_compiled_loop(changed):
     """Grappler optimizes only graphs of this size in the way that once failed."""
     preset = find_preset("ssd_mobilenet_v2_320x320").config
@@ -237,8 +237,7 @@ def test_float16_overflow_halves_the_loss_scale_and_counts_the_step(config, chan
     assert (result.num_steps, result.is_finite) == (1, True)
     assert int(steps.optimizer.iterations.numpy()) == 1
     assert float(steps.state["loss_scale"].numpy()) == 2.0**99
-    for found, expected in zip(parts.weights_of(steps), before, strict=True):
-        np.testing.assert_array_equal(found, expected)
+    assert_equal(parts.weights_of(steps), before)
     steps.state["loss_scale"].assign(8.0)
     result = steps.run(iterator, 1)
     assert result.numbers["loss_scale"] == 8.0
@@ -252,60 +251,51 @@ def test_nonfinite_loss_is_not_attributed_to_the_loss_scale(config, changed):
     assert float(steps.state["loss_scale"].numpy()) == 2.0**14
 
 
-@pytest.fixture(scope="module")
-def compiled(one_level_config, changed):
-    """Results of compiled calls of 2, 1 and 3 steps.
-
-    Plain descent, because other optimizers amplify rounding errors of gradients near 0.
-    """
-    steps, iterator = parts.make_steps(changed(one_level_config, DESCENT_ON_FIXED_STATISTICS))
-    counts = [steps.run(iterator, 2).num_steps]
+def test_compiled_steps_equal_eager_steps_and_use_one_function_for_any_number(one_level_config, changed):
+    """Plain descent, because other optimizers amplify rounding errors of gradients near 0."""
+    config = changed(one_level_config, DESCENT_ON_FIXED_STATISTICS)
+    steps, iterator = parts.make_steps(config)
+    num_steps = [steps.run(iterator, 2).num_steps]
     weights = parts.weights_of(steps)
-    counts += [steps.run(iterator, count).num_steps for count in (1, 3)]
-    iterations, traces = int(steps.optimizer.iterations.numpy()), steps._run.experimental_get_tracing_count()
-    return SimpleNamespace(counts=counts, weights=weights, iterations=iterations, traces=traces)
-
-
-def test_any_number_of_steps_uses_one_compiled_function(compiled):
-    assert (compiled.counts, compiled.iterations, compiled.traces) == ([2, 1, 3], 6, 1)
-
-
-def test_compiled_steps_equal_eager_steps(compiled, config, changed):
-    steps, iterator = parts.make_steps(changed(config, DESCENT_ON_FIXED_STATISTICS))
+    num_steps += [steps.run(iterator, count).num_steps for count in (1, 3)]
+    assert (num_steps, int(steps.optimizer.iterations.numpy())) == ([2, 1, 3], 6)
+    assert steps._run.experimental_get_tracing_count() == 1
+    steps, iterator = parts.make_steps(changed(config, {"train.debug": True}))
     steps.run(iterator, 2)
-    for one, other in zip(compiled.weights, parts.weights_of(steps), strict=True):
+    for one, other in zip(weights, parts.weights_of(steps), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.slow  # compilation
-@pytest.mark.parametrize("on_accelerator", [False, True])
-@pytest.mark.parametrize("num_parts", [1, 2])
+@pytest.mark.parametrize(
+    ("num_parts", "on_accelerator"),
+    [pytest.param(2, True, marks=pytest.mark.slow), pytest.param(1, False, marks=pytest.mark.nightly)],
+)
 def test_whole_step_compiles_with_xla(one_level_config, changed, monkeypatch, num_parts, on_accelerator):
     monkeypatch.setattr(step, "has_accelerator", lambda: on_accelerator)
     settings = {"train.gradient_accumulation_steps": num_parts, "train.optimizer": DESCENT}
-    found = []
-    for jit_compile in (False, True):
-        steps, iterator = parts.make_steps(changed(one_level_config, {**settings, "train.jit_compile": jit_compile}))
+    numbers, weights = [], []
+    for mode in ({"train.debug": True}, {"train.jit_compile": True}):
+        steps, iterator = parts.make_steps(changed(one_level_config, {**settings, **mode}))
         result = steps.run(iterator, 1)
         assert result.is_finite
-        found.append((result.numbers, parts.weights_of(steps)))
-    (plain, weights), (compiled, compiled_weights) = found
-    assert compiled == pytest.approx(plain, rel=1e-3)
-    for one, other in zip(weights, compiled_weights, strict=True):
+        numbers.append(result.numbers)
+        weights.append(parts.weights_of(steps))
+    assert numbers[1] == pytest.approx(numbers[0], rel=1e-3)
+    for one, other in zip(*weights, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-2, atol=1e-2)
 
 
 @pytest.fixture(scope="module")
-def replicas(tmp_path_factory, small_config, changed):
+def replicas(tmp_path_factory, one_level_config, changed):
     """The results of `two_replicas.py`: arrays by run."""
     folder = tmp_path_factory.mktemp("replicas")
     penalty = {"model.box_predictor.conv_hyperparams.regularizer": L2Regularizer(weight=0.1)}
     settings = {"model.freeze_batchnorm": True, "train.batch_size": 4, "train.debug": True, **penalty}
-    given = changed(small_config, settings)
-    (folder / "config.json").write_text(to_canonical_json(given), encoding="utf-8")
-    command = [sys.executable, str(_HERE / "two_replicas.py"), str(folder / "config.json"), str(folder / "found.npz")]
-    subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": str(_HERE.parents[2])})
-    with np.load(folder / "found.npz") as arrays:
+    config = changed(one_level_config, settings)
+    (folder / "config.json").write_text(to_canonical_json(config), encoding="utf-8")
+    arguments = (folder / "config.json", folder / "results.npz")
+    wait_for_success(start_on_devices(_HERE / "two_replicas.py", *arguments, num_cpus=2))
+    with np.load(folder / "results.npz") as arrays:
         runs: dict[str, dict[str, np.ndarray]] = {}
         for key in arrays:
             run, _, name = key.partition(".")
@@ -348,25 +338,29 @@ def test_synchronized_batch_norm_on_two_replicas_equals_one_device(replicas):
 
 
 @pytest.mark.parametrize(("setting", "value"), [("gradient_accumulation_steps", 2), ("jit_compile", True)])
-def test_synchronized_batch_norm_on_replicas_refuses(config, changed, setting, value):
-    batch_norm = "model.box_predictor.conv_hyperparams.batch_norm.synchronized"
-    steps, _ = parts.make_steps(changed(config, {batch_norm: True, f"train.{setting}": value}))
-
-    class Two(type(steps)):
-        def __init__(self):
-            self.config, self.detector, self.num_parts = steps.config, steps.detector, steps.num_parts
-            self.strategy = type("Strategy", (), {"num_replicas_in_sync": 2})
-
-    with pytest.raises(InputError, match=rf"train\.{setting}: got {str(value).lower()}"):
-        Two()._check_sync_batch_norm()
+@pytest.mark.parametrize("num_replicas", [1, 2])
+def test_synchronized_batch_norm_on_replicas_refuses(one_level_config, changed, setting, value, num_replicas):
+    train = changed(one_level_config.train, {setting: value})
+    steps = SimpleNamespace(
+        config=train,
+        num_parts=train.gradient_accumulation_steps,
+        detector=SimpleNamespace(network=SimpleNamespace(layers=[FusedBatchNorm(synchronized=True)])),
+        strategy=SimpleNamespace(num_replicas_in_sync=num_replicas),
+    )
+    refusal = pytest.raises(InputError, match=rf"train\.{setting}: got {str(value).lower()}")
+    with refusal if num_replicas == 2 else contextlib.nullcontext():
+        TrainSteps._check_sync_batch_norm(steps)
 
 
 @pytest.mark.parametrize(("jit_compile", "is_refused"), [(True, True), ("auto", False)])
-def test_compiled_max_pooling_is_refused_with_deterministic_operations(config, changed, jit_compile, is_refused):
-    steps, _ = parts.make_steps(config)
+def test_compiled_max_pooling_is_refused_with_deterministic_operations(
+    one_level_config, changed, jit_compile, is_refused
+):
     image = keras.Input((8, 8, 3))
     inner = keras.Model(image, keras.layers.MaxPooling2D(name="pool")(image))
-    steps.detector = SimpleNamespace(network=keras.Model(image, inner(image)))
-    steps.config = changed(config, {"train.deterministic": True, "train.jit_compile": jit_compile}).train
+    steps = SimpleNamespace(
+        config=changed(one_level_config.train, {"deterministic": True, "jit_compile": jit_compile}),
+        detector=SimpleNamespace(network=keras.Model(image, inner(image))),
+    )
     with pytest.raises(InputError, match=r"layer pool") if is_refused else contextlib.nullcontext():
-        steps._check_max_pooling()
+        TrainSteps._check_max_pooling(steps)

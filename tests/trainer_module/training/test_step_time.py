@@ -2,9 +2,12 @@
 
 import time
 
+import pytest
+
 from detloom.trainer_module.training.step_time import NUM_CALLS, STEPS_PER_CALL, measure_step_seconds
 
 
+@pytest.mark.slow  # compilation
 def test_the_time_of_a_step_excludes_compilation(one_level_config):
     started = time.perf_counter()
     seconds = measure_step_seconds(one_level_config, ["cat"], (64, 64))

@@ -1,6 +1,6 @@
-"""Train on the devices that the environment selects; test_strategies.py starts this script.
+"""Train on the devices that the environment selects; `device_process.py` runs this script.
 
-python train_process.py CONFIG.json TRAIN_PATTERN EVAL_PATTERN OUT_DIR NUM_CPUS
+ARGUMENTS: CONFIG.json TRAIN_PATTERN EVAL_PATTERN OUT_DIR
 """
 
 import logging
@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import tensorflow as tf
 
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.model.config import TrainEvalConfig
@@ -18,10 +17,8 @@ from detloom.trainer_module.runtime.strategies import build_strategy, is_chief
 from detloom.trainer_module.training.loop import train
 
 
-def main(config_file: str, train_pattern: str, eval_pattern: str, out_dir: str, num_cpus: str) -> None:
+def main(config_file: str, train_pattern: str, eval_pattern: str, out_dir: str) -> None:
     logging.basicConfig(level=logging.INFO)
-    (cpu,) = tf.config.list_physical_devices("CPU")
-    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * int(num_cpus))
     strategy = build_strategy()
     config = from_json(TrainEvalConfig, Path(config_file).read_text(encoding="utf-8"))
     labels = LabelMap.from_names(["red", "green"])
@@ -32,5 +29,4 @@ def main(config_file: str, train_pattern: str, eval_pattern: str, out_dir: str, 
         np.savez(os.path.join(out_dir, "weights.npz"), **weights)
 
 
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+main(*sys.argv[1:])

@@ -1,6 +1,6 @@
-"""Train on two logical devices, in a separate process, because they have to be configured before TensorFlow starts.
+"""Train on two logical devices; `device_process.py` runs this script.
 
-python two_replicas.py CONFIG.json RESULT.npz
+ARGUMENTS: CONFIG.json RESULT.npz
 """
 
 import sys
@@ -101,12 +101,10 @@ def normalize(strategy: tf.distribute.Strategy) -> dict[str, np.ndarray]:
 
 
 def main() -> None:
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
     keras.utils.set_random_seed(0)
     config = from_json(TrainEvalConfig, Path(sys.argv[1]).read_text(encoding="utf-8"))
     one, two = tf.distribute.OneDeviceStrategy("/cpu:0"), tf.distribute.MirroredStrategy(["/cpu:0", "/cpu:1"])
-    found = {
+    results = {
         "one": train(config, one),
         "two": train(config, two),
         "two_in_parts": train(config, two, gradient_accumulation_steps=2),
@@ -116,8 +114,9 @@ def main() -> None:
         "norm_one": normalize(one),
         "norm_two": normalize(two),
     }
-    np.savez(sys.argv[2], **{f"{run}.{name}": value for run, values in found.items() for name, value in values.items()})
+    np.savez(
+        sys.argv[2], **{f"{run}.{name}": value for run, values in results.items() for name, value in values.items()}
+    )
 
 
-if __name__ == "__main__":
-    main()
+main()

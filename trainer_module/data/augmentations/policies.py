@@ -62,20 +62,8 @@ def _in_uint8(change: Callable[[Sample], Sample], sample: Sample) -> Sample:
     return {**changed, IMAGE: tf.cast(changed[IMAGE], image.dtype)}
 
 
-MOVES = ("TranslateX_BBox", "TranslateY_BBox", "ShearX_BBox", "ShearY_BBox", "Rotate_BBox")
-TABLES = ("AutoContrast", "Equalize", "Posterize", "Solarize", "SolarizeAdd", "Contrast", "Brightness")
-CONTENTS = (
-    "Flip_Only_BBoxes",
-    "Equalize_Only_BBoxes",
-    "Cutout_Only_BBoxes",
-    "TranslateY_Only_BBoxes",
-    "ShearX_Only_BBoxes",
-    "ShearY_Only_BBoxes",
-)
 _GRAY = 128  # fill value outside of the image
 _MAX_LEVEL = 10.0
-
-_Change = Callable[[], tf.Tensor]
 
 
 class Step(NamedTuple):
@@ -127,78 +115,29 @@ def amount_of(name: str, level: float) -> float:
 def apply_step(names: Sequence[str], step: Step, sample: Sample, seed: tf.Tensor) -> Sample:
     """Apply the step with its probability; the image must be uint8."""
     seeds = tf.unstack(tf.random.experimental.stateless_split(seed, 3))
-    sign = tf.where(tf.random.stateless_uniform([], seeds[0]) < 0.5, -1.0, 1.0)
-    groups: list[tuple[tuple[str, ...], Callable[[], Sample]]] = [
-        (MOVES, lambda: geometry.warp(sample, _move(names, step.kind, sign * step.amount, sample), _GRAY)),
-        (TABLES, lambda: {**sample, IMAGE: _with_table(names, step, sample[IMAGE])}),
-        (CONTENTS, lambda: _with_contents(names, step, sample, seeds[1])),
-        (("Color",), lambda: {**sample, IMAGE: uint8_colors.color(sample[IMAGE], step.amount)}),
-        (("Sharpness",), lambda: {**sample, IMAGE: uint8_colors.sharpness(sample[IMAGE], step.amount)}),
-        (("Cutout",), lambda: {**sample, IMAGE: _cut_out(sample[IMAGE], step.amount, seeds[1])}),
-        (("BBox_Cutout",), lambda: cut_out_of_box(sample, step.amount, _GRAY, seeds[1])),
-    ]
-    used = [(members, change) for members, change in groups if any(name in members for name in names)]
-    place = [next(i for i, (members, _) in enumerate(used) if name in members) for name in names]
+    signed = tf.where(tf.random.stateless_uniform([], seeds[0]) < 0.5, -step.amount, step.amount)
+    changes = [partial(_changed, name, step, signed, sample, seeds[1]) for name in names]
     draws_itself = tf.gather(tf.constant([name in CONTENTS for name in names]), step.kind)
     is_drawn = draws_itself | (tf.random.stateless_uniform([], seeds[2]) < step.probability)
-    branch = tf.where(is_drawn, tf.gather(tf.constant(place), step.kind), len(used))
-    return tf.switch_case(branch, [*(change for _, change in used), lambda: {**sample}])
+    return tf.switch_case(tf.where(is_drawn, step.kind, len(names)), [*changes, lambda: {**sample}])
 
 
-def _one_named(names: Sequence[str], kind: tf.Tensor, changes: dict[str, _Change]) -> tf.Tensor:
-    """Return the result of the change whose name is at index `kind`."""
-    used = [name for name in changes if name in names]
-    place = [used.index(name) if name in used else 0 for name in names]
-    return tf.switch_case(tf.gather(tf.constant(place), kind), [changes[name] for name in used])
+def _changed(name: str, step: Step, signed_amount: tf.Tensor, sample: Sample, seed: tf.Tensor) -> Sample:
+    if name in MOVES:
+        return geometry.warp(sample, MOVES[name](signed_amount, sample), _GRAY)
+    if name in COLORS:
+        return {**sample, IMAGE: COLORS[name](sample[IMAGE], step.amount)}
+    if name in CONTENTS:
+        change = partial(_changed_content, name, step.amount)
+        return change_contents(sample, change, probability=step.probability, seed=seed)
+    if name == "Cutout":
+        return {**sample, IMAGE: _cut_out(sample[IMAGE], step.amount, seed)}
+    return cut_out_of_box(sample, step.amount, _GRAY, seed)
 
 
-def _move(names: Sequence[str], kind: tf.Tensor, amount: tf.Tensor, sample: Sample) -> Affine:
-    moves = {
-        "TranslateX_BBox": geometry.translation(amount, 0.0),
-        "TranslateY_BBox": geometry.translation(0.0, amount),
-        "ShearX_BBox": geometry.shear_x(amount),
-        "ShearY_BBox": geometry.shear_y(amount),
-        "Rotate_BBox": geometry.rotation(amount, tf.shape(sample[IMAGE])[:2]),
-    }
-    none = geometry.translation(0.0, 0.0)
-    of_names = [tf.stack([tf.cast(value, tf.float32) for value in moves.get(name, none)]) for name in names]
-    return Affine(*tf.unstack(tf.gather(tf.stack(of_names), kind)))
-
-
-def _with_table(names: Sequence[str], step: Step, image_HW3: tf.Tensor) -> tf.Tensor:
-    def same_for_all(table: Callable[[tf.Tensor], tf.Tensor]) -> _Change:
-        return lambda: tf.tile(table(step.amount), [3, 1])
-
-    tables: dict[str, _Change] = {
-        "AutoContrast": partial(uint8_colors.autocontrast, image_HW3),
-        "Equalize": partial(uint8_colors.equalize, image_HW3),
-        "Posterize": same_for_all(uint8_colors.posterize),
-        "Solarize": same_for_all(uint8_colors.solarize),
-        "SolarizeAdd": same_for_all(uint8_colors.solarize_add),
-        "Contrast": same_for_all(partial(uint8_colors.contrast, image_HW3)),
-        "Brightness": same_for_all(uint8_colors.brightness),
-    }
-    return uint8_colors.looked_up(image_HW3, _one_named(names, step.kind, tables))
-
-
-def _with_contents(names: Sequence[str], step: Step, sample: Sample, seed: tf.Tensor) -> Sample:
-    def change(content: tf.Tensor, its_seed: tf.Tensor) -> tf.Tensor:
-        amount = tf.where(tf.random.stateless_uniform([], its_seed) < 0.5, -step.amount, step.amount)
-
-        def warped(how: Affine) -> _Change:
-            return lambda: geometry.warp_image(content, how, _GRAY)
-
-        changes: dict[str, _Change] = {
-            "Flip_Only_BBoxes": lambda: tf.reverse(content, axis=[1]),
-            "Equalize_Only_BBoxes": lambda: uint8_colors.looked_up(content, uint8_colors.equalize(content)),
-            "Cutout_Only_BBoxes": lambda: _cut_out(content, step.amount, its_seed),
-            "TranslateY_Only_BBoxes": warped(geometry.translation(0.0, amount)),
-            "ShearX_Only_BBoxes": warped(geometry.shear_x(amount)),
-            "ShearY_Only_BBoxes": warped(geometry.shear_y(amount)),
-        }
-        return _one_named(names, step.kind, changes)
-
-    return change_contents(sample, change, probability=step.probability, seed=seed)
+def _changed_content(name: str, amount: tf.Tensor, content: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    signed_amount = tf.where(tf.random.stateless_uniform([], seed) < 0.5, -amount, amount)
+    return CONTENTS[name](content, signed_amount, seed)
 
 
 def _cut_out(image_HW3: tf.Tensor, half_px: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
@@ -206,6 +145,45 @@ def _cut_out(image_HW3: tf.Tensor, half_px: tf.Tensor, seed: tf.Tensor) -> tf.Te
     center = tf.random.stateless_uniform([2], seed) * tf.cast(tf.shape(image_HW3)[:2], tf.float32)
     half_hw = tf.repeat(tf.cast(half_px, tf.int32), 2)
     return fill_around(image_HW3, tf.cast(center, tf.int32), half_hw, _GRAY)
+
+
+def _with_table(table: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
+    return lambda image, amount: uint8_colors.looked_up(image, table(amount))
+
+
+def _warped(affine: Callable[[tf.Tensor], Affine]) -> Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]:
+    return lambda content, amount, _: geometry.warp_image(content, affine(amount), _GRAY)
+
+
+# Changes of the image together with its boxes, from amount and sample.
+MOVES: dict[str, Callable[[tf.Tensor, Sample], Affine]] = {
+    "TranslateX_BBox": lambda amount, _: geometry.translation(amount, 0.0),
+    "TranslateY_BBox": lambda amount, _: geometry.translation(0.0, amount),
+    "ShearX_BBox": lambda amount, _: geometry.shear_x(amount),
+    "ShearY_BBox": lambda amount, _: geometry.shear_y(amount),
+    "Rotate_BBox": lambda amount, sample: geometry.rotation(amount, tf.shape(sample[IMAGE])[:2]),
+}
+# Changes of all pixels, from image and amount.
+COLORS: dict[str, Callable[[tf.Tensor, tf.Tensor], tf.Tensor]] = {
+    "AutoContrast": lambda image, _: uint8_colors.looked_up(image, uint8_colors.autocontrast(image)),
+    "Equalize": lambda image, _: uint8_colors.looked_up(image, uint8_colors.equalize(image)),
+    "Posterize": _with_table(uint8_colors.posterize),
+    "Solarize": _with_table(uint8_colors.solarize),
+    "SolarizeAdd": _with_table(uint8_colors.solarize_add),
+    "Contrast": lambda image, amount: uint8_colors.looked_up(image, uint8_colors.contrast(image, amount)),
+    "Brightness": _with_table(uint8_colors.brightness),
+    "Color": uint8_colors.color,
+    "Sharpness": uint8_colors.sharpness,
+}
+# Changes of the pixels in a box, from these, amount and seed; each box is drawn by itself.
+CONTENTS: dict[str, Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]] = {
+    "Flip_Only_BBoxes": lambda content, *_: tf.reverse(content, axis=[1]),
+    "Equalize_Only_BBoxes": lambda content, amount, _: COLORS["Equalize"](content, amount),
+    "Cutout_Only_BBoxes": lambda content, amount, seed: _cut_out(content, tf.abs(amount), seed),
+    "TranslateY_Only_BBoxes": _warped(lambda amount: geometry.translation(0.0, amount)),
+    "ShearX_Only_BBoxes": _warped(geometry.shear_x),
+    "ShearY_Only_BBoxes": _warped(geometry.shear_y),
+}
 
 
 # --- tables ---------------------------------------------------------------------------------------------------------

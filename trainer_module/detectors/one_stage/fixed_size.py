@@ -8,7 +8,8 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from detloom.schemas.contracts.detections import BOXES, CLASSES, NUM_DETECTIONS, RAW_BOXES, RAW_SCORES, SCORES
-from detloom.schemas.model.detector import BatchNonMaxSuppression, PostProcessing, Ssd
+from detloom.schemas.model.detector import Ssd
+from detloom.schemas.model.non_max_suppression import BatchNonMaxSuppression, PostProcessing
 from detloom.trainer_module.boxes.box_coder import decode_boxes
 from detloom.trainer_module.boxes.geometry import yxyx_to_cyxhw
 from detloom.trainer_module.boxes.nms import Selection, select_boxes

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Iterator
 
-from detloom.schemas.model.detector import FasterRcnnBoxCoder, MultiscaleAnchorGenerator, PostProcessing, Ssd
+from detloom.schemas.model.detector import FasterRcnnBoxCoder, MultiscaleAnchorGenerator, Ssd
 from detloom.schemas.model.faster_rcnn import FasterRcnnFeatureExtractor
 from detloom.schemas.model.network import (
     BiFpn,
@@ -15,6 +15,7 @@ from detloom.schemas.model.network import (
     Fpn,
     KeepAspectRatioResizer,
 )
+from detloom.schemas.model.non_max_suppression import PostProcessing
 from detloom.trainer_module.boxes.anchors import num_anchors_per_location
 from detloom.trainer_module.detectors.detector import Finding, check_padding
 from detloom.trainer_module.layers.necks.pyramid_levels import (

@@ -1,4 +1,4 @@
-"""Properties of every augmentation that moves boxes."""
+"""Properties of every augmentation."""
 
 import numpy as np
 import pytest
@@ -15,6 +15,17 @@ from detloom.schemas.model.augmentations import (
     RandomRotation90,
     RandomSelfConcatImage,
     RandomVerticalFlip,
+)
+from detloom.schemas.model.color_augmentations import (
+    AdjustGamma,
+    GridMask,
+    RandomBlackPatches,
+    RandomCutout,
+    RandomDistortColor,
+    RandomJpegQuality,
+    RandomPatchGaussian,
+    RandomPixelValueScale,
+    RandomRgbToGray,
 )
 from detloom.schemas.model.crop_augmentations import (
     RandomCropImage,
@@ -65,24 +76,52 @@ ALL = [
 ]
 
 
+PIXELS_ONLY = [
+    RandomDistortColor(),
+    RandomRgbToGray(probability=0.5),
+    RandomPixelValueScale(),
+    AdjustGamma(gamma=1.5),
+    RandomJpegQuality(random_coef=0.3),
+    RandomPatchGaussian(random_coef=0.3, max_patch_size=80),
+    RandomBlackPatches(),
+    RandomCutout(),
+    GridMask(),
+]
+
+
 def each_augmentation(*, but: object = None):
     which = [each for each in ALL if each != but]
     return pytest.mark.parametrize("augmentation", which, ids=lambda each: type(each).__name__)
 
 
-@each_augmentation()
-def test_results_are_inside_the_image_and_equal_in_tf_data(augmentation, make_sample):
+every_augmentation = pytest.mark.parametrize(
+    "augmentation", [*ALL, *PIXELS_ONLY], ids=lambda value: type(value).__name__
+)
+
+
+@every_augmentation
+def test_results_are_inside_the_image(augmentation, make_sample):
+    for boxes in BOXES.values():
+        sample = make_sample(boxes, extras=True)
+        result = apply_augmentation(augmentation, sample, SEED)
+        check(result)
+        assert set(result) == set(sample)
+        for name in set(sample) - {"image"} if augmentation in PIXELS_ONLY else ():
+            np.testing.assert_array_equal(result[name], sample[name])
+
+
+@pytest.mark.slow  # a graph for each
+@every_augmentation
+def test_results_are_equal_in_tf_data(augmentation, make_sample):
     samples = [make_sample(boxes, extras=True) for boxes in BOXES.values()]
     signature = {name: tf.TensorSpec(SHAPES.get(name, [None]), value.dtype) for name, value in samples[0].items()}
     dataset = tf.data.Dataset.from_generator(lambda: iter(samples), output_signature=signature)
     changed = list(dataset.map(lambda sample: apply_augmentation(augmentation, sample, SEED)))
-    assert len(changed) == 3
     for sample, result in zip(samples, changed, strict=True):
-        check(result)
         eager = apply_augmentation(augmentation, sample, SEED)
-        assert set(eager) == set(sample)
         for name in eager:
-            np.testing.assert_allclose(eager[name], result[name], atol=1e-6, err_msg=name)
+            atol = 1e-3 if name == "image" else 1e-6
+            np.testing.assert_allclose(eager[name], result[name], atol=atol, err_msg=name)
 
 
 def check(sample):
@@ -100,7 +139,7 @@ def check(sample):
 @each_augmentation(but=RandomJitterBoxes())  # which moves the boxes alone
 def test_masks_and_keypoints_stay_on_their_boxes(augmentation, make_sample):
     sample = make_sample([(0.1, 0.1, 0.6, 0.4), (0.3, 0.5, 0.9, 0.9)], hw=(60, 80), extras=True)
-    for i in range(4):
+    for i in range(3):
         changed = apply_augmentation(augmentation, sample, tf.constant([i, 7]))
         height, width = changed["image"].shape[:2]
         for mask, box, points in zip(
@@ -124,7 +163,7 @@ def test_another_seed_gives_another_result_of_the_same_kind(augmentation, make_s
     sample = make_sample(BOXES["crowd"], hw=(40, 61))
     results = {
         (changed["image"].numpy().tobytes(), changed["boxes_yxyx_rel"].numpy().tobytes())
-        for changed in (apply_augmentation(augmentation, sample, tf.constant([i, 3])) for i in range(12))
+        for changed in (apply_augmentation(augmentation, sample, tf.constant([i, 3])) for i in range(8))
     }
     assert len(results) > 1
 

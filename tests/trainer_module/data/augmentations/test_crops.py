@@ -134,13 +134,13 @@ def test_the_ssd_crop_draws_from_seven_kinds(make_sample):
     assert {(kind.min_aspect_ratio, kind.max_aspect_ratio) for kind in SSD_OPERATIONS} == {(0.5, 2.0)}
     assert {(kind.min_area, kind.max_area, kind.random_coef) for kind in SSD_OPERATIONS} == {(0.1, 1.0, 0.15)}
     boxes = make_sample([HALF_BOX])["boxes_yxyx_rel"]
-    windows = [draw_window(SsdRandomCrop(), boxes, HW, tf.constant([i, 0])) for i in range(140)]
+    windows = [draw_window(SsdRandomCrop(), boxes, HW, tf.constant([i, 0])) for i in range(70)]
     drawn = [round(float(window.min_visible), 1) for window in windows]
     counts = {share: drawn.count(share) for share in sorted(set(drawn))}
-    # 15 % are left alone: 21 of 140; each of the seven kinds has 17 of the rest
+    # 15 % are left alone: 10 or 11 of 70; each of the seven kinds has 8 or 9 of the rest
     assert list(counts) == [-1.0, 0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0]
-    assert 10 <= counts.pop(-1.0) <= 34
-    assert all(6 <= count <= 30 for count in counts.values())
+    assert 4 <= counts.pop(-1.0) <= 18
+    assert all(2 <= count <= 17 for count in counts.values())
 
 
 def test_each_kind_of_an_ssd_crop_keeps_to_its_own_limits(make_sample):

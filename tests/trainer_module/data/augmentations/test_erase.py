@@ -72,17 +72,3 @@ def test_a_grid_erases_about_the_square_of_its_share(bright):
         for i in range(20)
     ]
     assert abs(np.mean(shares) - 0.25) < 0.05
-
-
-@pytest.mark.parametrize("augmentation", [RandomBlackPatches(), RandomCutout(), GridMask()], ids=str)
-@pytest.mark.parametrize("boxes", [[], [(0.1, 0.2, 0.5, 0.6)]], ids=["no_box", "one_box"])
-def test_boxes_stay_and_the_seed_decides_in_tf_data_too(augmentation, boxes, make_sample):
-    sample = make_sample(boxes)
-    eager = apply_augmentation(augmentation, sample, SEED)
-    in_dataset = next(
-        iter(tf.data.Dataset.from_tensors(sample).map(lambda each: apply_augmentation(augmentation, each, SEED)))
-    )
-    for name in sample:
-        np.testing.assert_array_equal(in_dataset[name], eager[name])
-    np.testing.assert_array_equal(eager["boxes_yxyx_rel"], sample["boxes_yxyx_rel"])
-    assert eager["image"].dtype == tf.uint8

@@ -141,6 +141,7 @@ def test_mixup_covers_the_larger_of_two_images():
     np.testing.assert_array_equal(mixed["true_hw"], [[16, 16], [16, 16]])
 
 
+@pytest.mark.slow  # a large graph
 def test_in_tf_data_it_is_the_same_and_shapes_stay_known():
     mixings = [Mosaic(probability=0.5), MixUp()]
     batches = [make_batch(boxes, side=32) for boxes in ([[], [], []], [[BOX], [], []], [[BOX] * 4] * 3)]

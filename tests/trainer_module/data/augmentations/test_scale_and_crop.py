@@ -80,9 +80,9 @@ def test_a_small_square_cuts_and_drops_boxes(numbered_sample):
 def test_squares_have_the_configured_sides_and_centres(make_sample):
     config = RandomSquareCropByScale(max_border=16, scale_min=0.5, scale_max=1.0, num_scales=3)
     sample = make_sample([(0.2, 0.2, 0.8, 0.8)])
-    sides = [len(square_crop_by_scale(config, sample, tf.constant([i, i]))["image"]) for i in range(40)]
+    sides = [len(square_crop_by_scale(config, sample, tf.constant([i, i]))["image"]) for i in range(24)]
     assert sorted(set(sides)) == [30, 45, 60]  # 0.5, 0.75 and 1 of 60 pixels
-    assert min(sides.count(side) for side in set(sides)) >= 5
+    assert min(sides.count(side) for side in set(sides)) >= 3
 
 
 @pytest.mark.parametrize("hw", [(1, 1), (1, 90), (2, 3), (7, 300)])

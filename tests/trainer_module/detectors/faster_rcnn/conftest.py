@@ -12,9 +12,10 @@ import pytest
 import tensorflow as tf
 
 from detloom.schemas.contracts.label_map import LabelMap
-from detloom.schemas.model.detector import BatchNonMaxSuppression, GridAnchorGenerator, MultiscaleAnchorGenerator
+from detloom.schemas.model.detector import GridAnchorGenerator, MultiscaleAnchorGenerator
 from detloom.schemas.model.faster_rcnn import FasterRcnn
 from detloom.schemas.model.network import FixedShapeResizer, Fpn
+from detloom.schemas.model.non_max_suppression import BatchNonMaxSuppression
 from detloom.schemas.presets.presets import find_preset
 from detloom.trainer_module.detectors.detector import Detector
 from detloom.trainer_module.detectors.families import build_detector

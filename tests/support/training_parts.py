@@ -1,5 +1,6 @@
 """Batches in memory and `TrainSteps` on them, for tests in this process and in others."""
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,11 +10,11 @@ import tensorflow as tf
 
 from detloom.schemas.contracts.ground_truth import MASKS
 from detloom.schemas.contracts.label_map import LabelMap
-from detloom.schemas.model.config import TrainEvalConfig
+from detloom.schemas.model.config import Model, TrainEvalConfig
+from detloom.trainer_module.detectors.detector import Detector
 from detloom.trainer_module.detectors.families import build_detector, family_of
 from detloom.trainer_module.detectors.preprocess import network_hw
 from detloom.trainer_module.runtime.numerics import network_precision
-from detloom.trainer_module.training.optimizers import AveragedWeights, build_optimizer
 from detloom.trainer_module.training.step import TrainSteps
 from detloom.trainer_module.weights.freezing import choose_trained
 
@@ -50,23 +51,50 @@ def make_batches(config: TrainEvalConfig) -> dict[str, np.ndarray]:
     }
 
 
+_DETECTORS: dict[tuple[str, LabelMap, str], tuple[Detector, list[np.ndarray]]] = {}  # and their initial weights
+
+
+@functools.cache
+def one_device() -> tf.distribute.Strategy:
+    return tf.distribute.OneDeviceStrategy("/cpu:0")
+
+
+def reset_detector(model: Model, label_map: LabelMap = LABEL_MAP) -> Detector:
+    """Return a detector with its initial weights, of seed 0, for `one_device`; the network is built only once.
+
+    A second call resets the network of the first: it must not be used any more.
+    """
+    key = (repr(model), label_map, keras.config.dtype_policy().name)
+    if key not in _DETECTORS:
+        keras.utils.set_random_seed(0)
+        with one_device().scope():
+            detector = build_detector(model, label_map)
+        _DETECTORS[key] = detector, [variable.numpy() for variable in detector.network.weights]
+    detector, values = _DETECTORS[key]
+    for variable, value in zip(detector.network.weights, values, strict=True):
+        variable.assign(value)
+    return detector
+
+
 def make_steps(
     config: TrainEvalConfig,
     strategy: tf.distribute.Strategy | None = None,
     batches: dict[str, np.ndarray] | None = None,
 ) -> tuple[TrainSteps, Iterator[Any]]:
-    """Make steps with the same weights at every call; each replica gets the next images of the batch."""
-    strategy = strategy or tf.distribute.OneDeviceStrategy("/cpu:0")
-    keras.utils.set_random_seed(0)
-    with strategy.scope():
-        with network_precision(config.train.precision):
-            detector = build_detector(config.model, LABEL_MAP)
-        trained = choose_trained(config.train, detector.network)
-        optimizer = build_optimizer(config.train.optimizer)
-        optimizer.build(trained.variables)
-        average = config.train.moving_average
-        averaged_weights = AveragedWeights(average, trained.variables) if average else None
-    steps = TrainSteps(config.train, detector, trained, optimizer, averaged_weights, strategy)
+    """Make steps with the same weights at every call; each replica gets the next images of the batch.
+
+    Args:
+        strategy: None is `one_device`, with `reset_detector`.
+    """
+    with network_precision(config.train.precision):
+        if strategy is None:
+            detector = reset_detector(config.model)
+        else:
+            keras.utils.set_random_seed(0)
+            with strategy.scope():
+                detector = build_detector(config.model, LABEL_MAP)
+    strategy = strategy or one_device()
+    steps = TrainSteps(config.train, detector, choose_trained(config.train, detector.network), strategy)
     data = batches or make_batches(config)
 
     def read(context: tf.distribute.InputContext) -> tf.data.Dataset:
