@@ -163,6 +163,7 @@ def test_random_changes_of_an_image_differ_by_epoch_and_pipeline(config, changed
     assert len({tuple(np.asarray(seed)) for of_element in seeds for seed in of_element}) == 4 * 2
 
 
+@pytest.mark.slow  # large graphs
 def test_images_are_mixed_until_the_last_steps(config, changed, shards, caplog):
     """The last 2 of 6 steps are not mixed: their images equal those without mixing."""
     unrounded = changed(config, {"train_input.image_type": "float32"})  # a mixed image can round to the same

@@ -225,6 +225,7 @@ def test_checkpoint_is_written_after_a_time_without_any(
     assert saved_steps(tmp_path / "run") == [0, 1, 2]
 
 
+@pytest.mark.slow  # three rollbacks
 @pytest.mark.usefixtures("eager")
 def test_workers_meet_after_the_chief_has_quarantined_a_checkpoint_and_before_any_lists_them(
     tmp_path, poisoned_shards, one_level_config, changed, monkeypatch

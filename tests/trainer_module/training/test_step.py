@@ -251,6 +251,7 @@ def test_nonfinite_loss_is_not_attributed_to_the_loss_scale(config, changed):
     assert float(steps.state["loss_scale"].numpy()) == 2.0**14
 
 
+@pytest.mark.slow  # compilation
 def test_compiled_steps_equal_eager_steps_and_use_one_function_for_any_number(one_level_config, changed):
     """Plain descent, because other optimizers amplify rounding errors of gradients near 0."""
     config = changed(one_level_config, DESCENT_ON_FIXED_STATISTICS)
