@@ -76,7 +76,7 @@ def test_signatures_are_those_on_record():
     assert public_api.RECORD.read_text("utf-8") == public_api.describe_api(), advice
 
 
-@pytest.mark.slow  # mypy reads all of the package
+@pytest.mark.nightly  # mypy reads all of the package
 def test_types_hold_for_a_user_outside_of_the_package(tmp_path):
     user_file = tmp_path / "user.py"
     user_file.write_text(USER_FILE + "".join(f"{line}  # type: ignore[{code}]\n" for line, code in WRONG_LINES.items()))

@@ -7,7 +7,7 @@ import sys
 import tempfile
 import traceback
 import typing
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -17,7 +17,7 @@ import yaml
 
 sys.path.append(str(Path(__file__).parent))  # tests are not a package
 
-from bases import OF_BOXES, OF_SHAPES, base_of, write_tiny_data
+from bases import OF_BOXES, base_of
 from run_file_generator import Generator, Plain
 
 from detloom.pipelines.local.run_local import run_locally
@@ -50,33 +50,15 @@ class Outcome:
     settings: Plain
 
 
-@dataclass(frozen=True)
-class Inputs:
-    """The files that all run files read: the tiny data set, and a checkpoint for each base's name."""
-
-    data: Path
-    checkpoints: Mapping[str, str]
-
-
-def write_inputs(folder: Path) -> Inputs:
-    """Write the tiny data set, and random weights of each base."""
-    data = write_tiny_data(folder / "data")
+def generated(seed: int, data: Path, folder: Path, detectors: Collection[str] = OF_BOXES) -> Plain:
+    """Return the tree of a seed, with one of these detectors; write random weights of the base to the folder."""
+    detector = list(detectors)[seed % len(detectors)]
+    base = base_of(detector, data, by_ratio=seed // len(detectors) % 2 == 1)
+    config = build_run(Located(base, str)).config
     categories = json.loads((data / "annotations/train.json").read_text())["categories"]
     label_map = LabelMap(tuple((category["id"], category["name"]) for category in categories))
-    checkpoints = {}
-    for name in (*OF_BOXES, *OF_SHAPES):
-        config = build_run(Located(base_of(name, data), str)).config
-        weights = write_weights(build_detector(config.model, label_map), config, folder / name)
-        checkpoints[name] = str(weights)
-    return Inputs(data, checkpoints)
-
-
-def generated(seed: int, inputs: Inputs, detectors: Collection[str] = OF_BOXES) -> Plain:
-    """Return the tree of a seed, with one of these detectors."""
-    detector = list(detectors)[seed % len(detectors)]
-    base = base_of(detector, inputs.data, by_ratio=seed // len(detectors) % 2 == 1)
-    generator = Generator(seed, inputs.checkpoints[detector])
-    return generator.generate(base)
+    weights = write_weights(build_detector(config.model, label_map), config, folder / detector)
+    return Generator(seed, str(weights)).generate(base)
 
 
 def run_plain(name: str, plain: Plain, folder: Path) -> Outcome:
