@@ -88,6 +88,11 @@ def _use_separable_conv(message: Message) -> Rule:
     return _with_mobilenet("use_separable_conv").choose(message)
 
 
+def _heads(*names: str) -> dict[str, Rule | Depends]:
+    """Return the rules of heads: an omitted head has the tree's layer, an empty one has none."""
+    return {name: Mapped(key=name, adds={"num_filters": [], "kernel_sizes": []}) for name in names}
+
+
 CENTER_NET: dict[str, Structure] = {
     "CenterNet": Structure(
         single={"keypoint_estimation_task": "keypoints of more than one class are not supported"},
@@ -118,8 +123,10 @@ CENTER_NET: dict[str, Structure] = {
             "upsampling_interpolation": _with_mobilenet("upsampling_interpolation"),
         },
     ),
+    "CenterNet.ObjectDetection": Structure(fields=_heads("scale_head_params", "offset_head_params")),
     "CenterNet.KeypointEstimation": Structure(
         fields={
+            **_heads("heatmap_head_params", "offset_head_params", "regress_head_params"),
             "keypoint_class_name": Mapped(
                 key="keypoint_class_name",
                 read=lambda name: _DISPLAY_NAMES.get(name, name),
@@ -158,6 +165,7 @@ CENTER_NET: dict[str, Structure] = {
     ),
     "CenterNet.ObjectCenterParams": Structure(
         fields={
+            **_heads("center_head_params"),
             "use_labeled_classes": unless(False, "a loss of labelled classes only is not supported"),
             "keypoint_weights_for_center": Refused(reason="centers computed from keypoints are not supported"),
         },

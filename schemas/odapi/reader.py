@@ -211,12 +211,17 @@ class _Reader:
             if field.name not in structure.single:
                 place_of_value = (*below, self._length(below)) if field.repeated else below
                 self.message(value, place_of_value)
-                if rule.adds:
-                    self._put(place_of_value, dict(rule.adds), value.place)
+                self._add_unwritten(rule, place_of_value, value.place)
             elif i == 0:
                 self.message(value, below)
             else:
                 self._refuse_message(value, structure.single[field.name])
+
+    def _add_unwritten(self, rule: Mapped, key: KeyPath, place: TextLine) -> None:
+        tree = Located(self.data, str)
+        for name, value in rule.adds.items():
+            if not tree.holds((*key, name)):
+                self._put((*key, name), value, place)
 
     def _length(self, path: KeyPath) -> int:
         """Return the length of a list in the tree, which contains no refused items."""

@@ -32,7 +32,7 @@ class Mapped:
             Without it, the value at `key` is written.
         implied: value of an omitted field, if it differs from the tree's default; for a message, the values of its
             fields.
-        adds: for a message: values that its presence adds at `key`.
+        adds: for a message: values that its presence adds at `key` if they are not written.
         note: remark for the documentation.
     """
 

@@ -122,8 +122,14 @@ def test_omitted_powers_of_the_penalty_reduced_loss_are_0():
 
 
 def test_omitted_head_has_one_layer_and_empty_head_has_none():
+    heads = "scale_head_params {} offset_head_params { num_filters: 8 kernel_sizes: 3 }"
+    task = f"object_detection_task {{ localization_loss {{ l1_localization_loss {{}} }} {heads} }}"
+    report = parse_pipeline_config(f"model {{ center_net {{ {task} }} }}", "F")
+    plain = report.located.data["model"]["object_detection_task"]
+    found = from_dict(ObjectDetection, plain, locate=report.located.locate)
+    assert found.scale_head_params == PredictionHeadParams()
+    assert found.offset_head_params == PredictionHeadParams(num_filters=(8,), kernel_sizes=(3,))
     assert ObjectDetection(localization_loss=WeightedL1()).scale_head_params.num_filters == (256,)
-    assert PredictionHeadParams().num_filters == ()
 
 
 def test_other_center_net_tasks_are_refused():
