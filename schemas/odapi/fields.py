@@ -79,7 +79,10 @@ def _enum_values(text: str) -> dict[str, int]:
 def _field(row: list[str], messages: set[str], enums: dict[str, dict[str, int]]) -> Field:
     number, name, label, kind, default, oneof, flags = (*row, "", "", "")[:7]
     type_name = kind.removeprefix("enum ")
-    kind = "message" if kind in messages else "enum" if kind.startswith("enum ") else kind
+    if kind in messages:
+        kind = "message"
+    elif kind.startswith("enum "):
+        kind = "enum"
     value: Any = default
     if kind == "message" or label == "repeated":
         value = None

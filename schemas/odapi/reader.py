@@ -102,13 +102,21 @@ def _setting_text(scalar: Scalar) -> str:
 
 def _is_deeper(value: Any, limit: int) -> bool:
     """Return True if lists and mappings are nested more than `limit` levels deep."""
-    below = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return limit < 0 or any(_is_deeper(each, limit - 1) for each in below)
+    if limit < 0:
+        return True
+    if isinstance(value, dict):
+        value = list(value.values())
+    return isinstance(value, list) and any(_is_deeper(item, limit - 1) for item in value)
 
 
 def _in_order(notes: Iterable[tuple[Leaf, str]], name: str) -> tuple[FieldNote, ...]:
     """Sort notes: fields in the order of the file, then those of an override text, then missing fields."""
-    ordered = sorted(notes, key=lambda note: (note[0].text == MISSING, note[0].place.name != name, note[0].place.line))
+
+    def order(note: tuple[Leaf, str]) -> tuple[bool, bool, int]:
+        leaf, _ = note
+        return leaf.text == MISSING, leaf.place.name != name, leaf.place.line
+
+    ordered = sorted(notes, key=order)
     return tuple(FieldNote(leaf.path, str(leaf.place), leaf.text, reason) for leaf, reason in ordered)
 
 
@@ -144,8 +152,10 @@ class _Reader:
 
     def _choice(self, message: Message, structure: Structure, key: KeyPath) -> bool:
         """Return False if no member of the message's oneof is set."""
-        members = message_types()[message.type].members(structure.choice) if structure.choice else ()
-        if not members or any(name in message.values for name in members):
+        if not structure.choice:
+            return True
+        members = message_types()[message.type].members(structure.choice)
+        if any(name in message.values for name in members):
             return True
         if structure.otherwise is not NOTHING:
             self._put(key, structure.otherwise, message.place)
@@ -167,9 +177,12 @@ class _Reader:
         for field in structure.required:
             if field not in message.values:
                 add(field, None)
-        for name in fields_without_default(structure.makes) if structure.makes else ():
+        if structure.makes is None:
+            return
+        for name in fields_without_default(structure.makes):
             for field, rule in structure.fields.items():
-                if field not in message.values and (name == field or (isinstance(rule, Mapped) and rule.key == name)):
+                is_source = name == field or (isinstance(rule, Mapped) and rule.key == name)
+                if is_source and field not in message.values:
                     add(field, (*key, name))
 
     def _field(self, message: Message, structure: Structure, field: Field, key: KeyPath) -> None:
@@ -236,7 +249,8 @@ class _Reader:
     def _scalars(self, message: Message, structure: Structure, field: Field, rule: Mapped, key: KeyPath) -> None:
         scalars = [value for value in message.values[field.name] if isinstance(value, Scalar)]
         leaf = next(field_leaves(message, field.name))
-        value: Any = [scalar.value for scalar in scalars] if field.repeated else scalars[0].value
+        values = [scalar.value for scalar in scalars]
+        value: Any = values if field.repeated else values[0]
         try:
             self._check_text(structure, rule, value)
             value = rule.read(value) if rule.read else value
@@ -251,10 +265,12 @@ class _Reader:
 
     @staticmethod
     def _check_text(structure: Structure, rule: Mapped, value: Any) -> None:
-        allowed = allowed_texts(structure.makes, rule.key) if structure.makes and not rule.read else ()
-        for text in value if isinstance(value, list) else [value]:
-            if allowed and text not in allowed:
-                raise UnsupportedError(", ".join(allowed))
+        if structure.makes is None or rule.read:
+            return
+        allowed = allowed_texts(structure.makes, rule.key)
+        texts = value if isinstance(value, list) else [value]
+        if allowed and not set(texts) <= set(allowed):
+            raise UnsupportedError(", ".join(allowed))
 
     def _put(self, path: KeyPath, value: Any, place: TextLine) -> list[KeyPath]:
         """Set a key of the tree, or all keys of a mapping; return the keys of single values."""
@@ -290,8 +306,11 @@ class _Reader:
             self.note("refused", leaf, f"got {leaf.text}, allowed: {show(rule.harmless)}; {rule.reason}")
 
     def _refuse_message(self, message: Message, reason: str) -> None:
-        self.note("refused", Leaf(message.path, message.place, "{...}" if message.values else "{}"), reason)
-        for leaf in leaves(message) if message.values else ():
+        if not message.values:
+            self.note("refused", Leaf(message.path, message.place, "{}"), reason)
+            return
+        self.note("refused", Leaf(message.path, message.place, "{...}"), reason)
+        for leaf in leaves(message):
             self.note("refused", leaf, f"part of {message.path}")
 
     def extensions(self, root: Message) -> None:
@@ -349,4 +368,6 @@ def _child(parent: Any, step: str | int, make: Callable[[], Any]) -> Any:
 
 def show(value: Any) -> str:
     """Format a value as the text format writes it."""
-    return str(value).lower() if isinstance(value, bool) else json.dumps(value) if value == "" else str(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return '""' if value == "" else str(value)

@@ -51,7 +51,9 @@ def _message_lines(message: str, plain: Mapping[str, Any], indent: str) -> Itera
 
 def _find(plain: Any, key: str) -> Any:
     """Return the value at a key, or None."""
-    for step in key.split(".") if key else ():
+    if not key:
+        return plain
+    for step in key.split("."):
         plain = plain.get(step) if isinstance(plain, Mapping) else None
     return plain
 
@@ -60,14 +62,15 @@ def _field_lines(field: Field, value: Any, indent: str) -> Iterator[str]:
     if value is None:
         return
     if field.kind == "message":
-        for each in value if isinstance(value, list) else [value]:
-            yield from _sub_message_lines(field, each, indent)
+        messages = value if isinstance(value, list) else [value]
+        for message in messages:
+            yield from _sub_message_lines(field, message, indent)
         return
     values = value if field.repeated else [value]
     if not values or not all(_is_in_range(field, each) for each in values):
         return
-    texts = [_format(field, each) for each in values]
-    yield f"{indent}{field.name}: {'[' + ', '.join(texts) + ']' if field.repeated else texts[0]}"
+    texts = ", ".join(_format(field, each) for each in values)
+    yield f"{indent}{field.name}: {f'[{texts}]' if field.repeated else texts}"
 
 
 def _sub_message_lines(field: Field, plain: Any, indent: str) -> Iterator[str]:
@@ -103,11 +106,15 @@ def _format(field: Field, value: Any) -> str:
 def _quote(text: str) -> str:
     """Quote a text; write unprintable characters as octal escapes of their UTF-8 bytes."""
     escapes = {"\\": "\\\\", '"': '\\"', "\n": "\\n"}
-    return '"' + "".join(escapes.get(each) or (each if each.isprintable() else _octal(each)) for each in text) + '"'
 
+    def escape(character: str) -> str:
+        if character in escapes:
+            return escapes[character]
+        if character.isprintable():
+            return character
+        return "".join(f"\\{byte:03o}" for byte in character.encode())
 
-def _octal(character: str) -> str:
-    return "".join(f"\\{byte:03o}" for byte in character.encode())
+    return '"' + "".join(map(escape, text)) + '"'
 
 
 def _differences(annotation: Any, wanted: Any, said: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
@@ -124,9 +131,8 @@ def _differences(annotation: Any, wanted: Any, said: Any, path: KeyPath) -> Iter
             yield path, wanted
         return
     tag = wanted.get(TYPE_KEY)
-    cls = next(
-        (member for member in members if tag in (member.__name__, None if is_untagged(member) else "")), members[0]
-    )
+    tags = {None if is_untagged(member) else member.__name__: member for member in members}
+    cls = tags.get(tag, members[0])
     for field in dataclasses.fields(cls):
         name = field.name
         below = said[name] if name in said else plain_default(cls, name)

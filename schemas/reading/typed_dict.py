@@ -38,7 +38,10 @@ def nearest_hint(name: str, allowed: Iterable[str]) -> str:
 def format_key_path(path: KeyPath) -> str:
     text = ""
     for key in path:
-        text += f"[{key}]" if isinstance(key, int) else f".{key}" if text else key
+        if isinstance(key, int):
+            text += f"[{key}]"
+        else:
+            text += f".{key}" if text else key
     return text
 
 
@@ -57,7 +60,9 @@ def show_value(path: KeyPath, value: Any) -> str:
         return HIDDEN
     if isinstance(value, int) and abs(value) > _INT_LIMIT:
         return "a number of more than 64 bits"
-    return redact(_YAML_WORDS[value] if value is None or isinstance(value, bool) else repr(value))
+    if value is None or isinstance(value, bool):
+        return _YAML_WORDS[value]
+    return redact(repr(value))
 
 
 def to_dict(value: Any) -> Any:

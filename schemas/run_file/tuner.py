@@ -122,7 +122,10 @@ def search_space(tuner: TunerSettings, config: TrainEvalConfig) -> tuple[SearchR
             apply_hyperparameters(config, {search.key: value})
         if search.min is not None and search.max is not None:
             _check_between(search, config)
-    ends = [(min(each.choices), max(each.choices)) if each.choices else (each.min, each.max) for each in space]
+    ends = []
+    for search in space:
+        choices = search.choices
+        ends.append((min(choices), max(choices)) if choices else (search.min, search.max))
     for values in itertools.islice(itertools.product(*ends), _MAX_COMBINATIONS):
         together = {each.key: value for each, value in zip(space, values, strict=True)}
         try:
