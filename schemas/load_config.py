@@ -119,7 +119,9 @@ def _rates(train: Mapping[str, Any]) -> Any:
     """Return the type of the schedule and its rates."""
     optimizer = train.get("optimizer")
     rate = optimizer.get("learning_rate") if isinstance(optimizer, Mapping) else None
-    return [rate.get(key) for key in (TYPE_KEY, *_RATE_KEYS)] if isinstance(rate, Mapping) else rate
+    if not isinstance(rate, Mapping):
+        return rate
+    return [rate.get(key) for key in (TYPE_KEY, *_RATE_KEYS)]
 
 
 def _parse_json(text: str, name: str) -> Located:

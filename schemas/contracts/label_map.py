@@ -90,12 +90,14 @@ class LabelMapItem:
 def describe_difference(before: LabelMap, now: LabelMap) -> str | None:
     """Return the first class that differs, such as "id 2: dog before, cat now, and 1 more"; None without any."""
     old, new = dict(before.names_by_id), dict(now.names_by_id)
-    different = [class_id for class_id in sorted(old.keys() | new.keys()) if old.get(class_id) != new.get(class_id)]
+    class_ids = sorted(old.keys() | new.keys())
+    different = [class_id for class_id in class_ids if old.get(class_id) != new.get(class_id)]
     if not different:
         return None
-    shown = [escape(names[different[0]]) if different[0] in names else "none" for names in (old, new)]
+    first = different[0]
+    was, became = (escape(names[first]) if first in names else "none" for names in (old, new))
     more = f", and {len(different) - 1} more" if len(different) > 1 else ""
-    return f"id {different[0]}: {shown[0]} before, {shown[1]} now{more}"
+    return f"id {first}: {was} before, {became} now{more}"
 
 
 def label_map_of_examples(path: str, content: bytes | None, given: str) -> LabelMap:
@@ -170,15 +172,19 @@ def parse_label_map_items(text: str, where: str = "label map") -> tuple[LabelMap
 
 def _octal_escapes(match: re.Match[str]) -> str:
     """Replace a Unicode escape by octal escapes of its UTF-8 bytes."""
-    return match[1] + "".join(f"\\{byte:03o}" for byte in chr(int(match[2] or match[3], 16)).encode())
+    character = chr(int(match[2] or match[3], 16))
+    octals = (f"\\{byte:03o}" for byte in character.encode())
+    return match[1] + "".join(octals)
 
 
 def _parse_item(item: Message) -> LabelMapItem:
     """Convert a message; of a field with several values, the last one counts."""
-    class_id, name, display_name = (
-        value.value if isinstance(value, Scalar) else ""
-        for value in (item.values.get(key, [None])[-1] for key in ("id", "name", "display_name"))
-    )
+
+    def text_of(key: str) -> str:
+        value = item.values.get(key, [None])[-1]
+        return value.value if isinstance(value, Scalar) else ""
+
+    class_id, name, display_name = text_of("id"), text_of("name"), text_of("display_name")
     if not (name or display_name) or not re.fullmatch(f"[0-9]{{1,{_MAX_ID_DIGITS}}}", class_id):
         got = f"id {redact(repr(class_id))} and name {redact(repr(display_name or name))}"
         raise InputError(f"{item.place}: item: got {got}, allowed: a positive id and a name.")

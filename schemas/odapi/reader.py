@@ -286,7 +286,9 @@ class _Reader:
                 return [path]
             node = _child(parent, path[-1], dict)
         assert isinstance(node, dict)
-        paths = [found for key, below in value.items() for found in self._put((*path, key), below, place)]
+        paths: list[KeyPath] = []
+        for key, below in value.items():
+            paths += self._put((*path, key), below, place)
         return paths or [path]
 
     # --- refused fields -----------------------------------------------------------------------------------------------

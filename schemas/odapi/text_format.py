@@ -157,7 +157,8 @@ class _Parser(TextParser[Message]):
 
     def _enter_oneof(self, message: Message, known: Field, place: TextLine) -> None:
         """Remove the other members of the field's oneof."""
-        for name in message_types()[message.type].members(known.oneof) if known.oneof else ():
+        members = message_types()[message.type].members(known.oneof) if known.oneof else ()
+        for name in members:
             if name != known.name and name in message.values:
                 reason = f"replaced by {known.name} at {place}"
                 self._root.dropped += [Dropped(leaf, reason) for leaf in field_leaves(message, name)]
@@ -168,7 +169,8 @@ class _Parser(TextParser[Message]):
     def _scalars(self, message: Message, known: Field, place: TextLine) -> None:
         self._enter_oneof(message, known, place)
         if known.repeated:
-            for _ in self._list(message, known.name, place) if self._tokens.LookingAt("[") else (None,):
+            is_list = self._tokens.LookingAt("[")
+            for _ in self._list(message, known.name, place) if is_list else (None,):
                 item = self._scalar(message, known, None)
                 message.values.setdefault(known.name, []).append(item)
             return

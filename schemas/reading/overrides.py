@@ -96,7 +96,8 @@ def parse_set(text: str) -> Located:
 
 def _merge(base: Any, layer: Located, over: Any, path: KeyPath, replaced: set[KeyPath]) -> Any:
     """Merge `over`, the layer's value at `path`, into `base`; add the paths that `over` replaces to `replaced`."""
-    if isinstance(base, list) and isinstance(over, Mapping) and over and all(isinstance(key, int) for key in over):
+    has_indices = isinstance(over, Mapping) and bool(over) and all(isinstance(key, int) for key in over)
+    if isinstance(base, list) and has_indices:
         merged = list(base)
         for place, value in over.items():
             if place >= len(base):
@@ -111,8 +112,10 @@ def _merge(base: Any, layer: Located, over: Any, path: KeyPath, replaced: set[Ke
     if over.get(TYPE_KEY, base.get(TYPE_KEY)) != base.get(TYPE_KEY):
         replaced.add(path)
         return over
-    below = {key: _merge(base.get(key), layer, value, (*path, key), replaced) for key, value in over.items()}
-    return {**base, **below}
+    result = dict(base)
+    for key, value in over.items():
+        result[key] = _merge(base.get(key), layer, value, (*path, key), replaced)
+    return result
 
 
 def split_key(key: str, where: str) -> KeyPath:

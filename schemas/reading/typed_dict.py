@@ -73,9 +73,9 @@ def to_dict(value: Any) -> Any:
 def _to_plain(value: Any, annotation: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         hints = type_hints(type(value))
-        plain = {
-            field.name: _to_plain(getattr(value, field.name), hints[field.name]) for field in dataclasses.fields(value)
-        }
+        plain = {}
+        for field in dataclasses.fields(value):
+            plain[field.name] = _to_plain(getattr(value, field.name), hints[field.name])
         return {TYPE_KEY: type(value).__name__, **plain} if needs_tag(type(value), annotation) else plain
     if isinstance(value, tuple | list):
         item = typing.get_args(annotation)[0] if typing.get_args(annotation) else object
@@ -153,14 +153,17 @@ def _convert(annotation: Any, data: Any, locate: Locate, path: KeyPath) -> Any:
     if origin is dict:
         if not isinstance(data, Mapping):
             _fail(locate, path, f"got {show_value(path, data)}, allowed: a mapping.")
-        return {
-            _scalar(str, key, locate, path): _convert(args[1], item, locate, (*path, key)) for key, item in data.items()
-        }
+        converted = {}
+        for key, item in data.items():
+            name = _scalar(str, key, locate, path)
+            converted[name] = _convert(args[1], item, locate, (*path, key))
+        return converted
     if origin is typing.Literal:
         if data is False and "off" in args:
             data = "off"  # YAML 1.1 reads the bare word as false
         if not any(type(data) is type(arg) and data == arg for arg in args):
-            allowed = ", ".join(str(arg).lower() if isinstance(arg, bool) else repr(arg) for arg in args)
+            shown = (str(arg).lower() if isinstance(arg, bool) else repr(arg) for arg in args)
+            allowed = ", ".join(shown)
             hint = nearest_hint(data, map(str, args))
             _fail(locate, path, f"got {show_value(path, data)}, allowed: {allowed}.{hint}")
         return data
@@ -210,10 +213,10 @@ def _convert_dataclass(cls: type, data: Any, locate: Locate, path: KeyPath, memb
         if missing and name not in data:
             _fail(locate, path, f"key '{name}' is missing.")
     hints = type_hints(cls)
-    values = {
-        key: _convert(hints[key], _over_default(fields[key], hints[key], value), locate, (*path, key))
-        for key, value in data.items()
-    }
+    values = {}
+    for key, value in data.items():
+        complete = _over_default(fields[key], hints[key], value)
+        values[key] = _convert(hints[key], complete, locate, (*path, key))
     try:
         return cls(**values)
     except FieldError as error:

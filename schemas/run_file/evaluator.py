@@ -68,8 +68,9 @@ class SizeBin:
 
 def _check_edges(edges: tuple[float, ...], *, is_needed: bool) -> None:
     check(bool(edges) or not is_needed, "edges", "none", "one number or more")
-    is_rising = all(low < high for low, high in itertools.pairwise(edges)) and all(map(math.isfinite, edges))
-    check(is_rising, "edges", list(edges), "rising finite numbers")
+    is_rising = all(low < high for low, high in itertools.pairwise(edges))
+    is_finite = all(map(math.isfinite, edges))
+    check(is_rising and is_finite, "edges", list(edges), "rising finite numbers")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -104,8 +104,13 @@ def _parse_field(name: str, text: str, first: int, last: int, names: Mapping[str
     allowed = f"*, numbers from {first} to {last}" + (f" or {', '.join(names)}" if names else "")
     wrong = InputError(f"{name}: got {redact(repr(text))}, allowed: {allowed}, ranges (1-5), steps (*/2), lists (1,3).")
 
+    def is_number(word: str) -> bool:
+        return word.isascii() and word.isdigit()
+
     def number(word: str) -> int:
-        value = (names or {}).get(word.lower(), int(word) if word.isascii() and word.isdigit() else -1)
+        value = int(word) if is_number(word) else -1
+        if names is not None:
+            value = names.get(word.lower(), value)
         if not first <= value <= last:
             raise wrong
         return value
@@ -114,9 +119,14 @@ def _parse_field(name: str, text: str, first: int, last: int, names: Mapping[str
     for part in text.split(","):
         span, slash, step = part.partition("/")
         low, dash, high = span.partition("-")
-        if slash and not (step.isascii() and step.isdigit() and int(step) > 0 and (span == "*" or dash)):
+        is_range = span == "*" or bool(dash)
+        is_step = is_number(step) and int(step) > 0
+        if slash and not (is_step and is_range):
             raise wrong
-        start, end = (first, last) if span == "*" else (number(low), number(high if dash else low))
+        if span == "*":
+            start, end = first, last
+        else:
+            start, end = number(low), number(high if dash else low)
         if start > end:
             raise wrong
         found.update(range(start, end + 1, int(step) if slash else 1))
