@@ -73,11 +73,6 @@ def test_invalid_list_is_shown_as_it_is_written(load_here):
         load_here("model.anchor_generator.aspect_ratios=[0]")
 
 
-def test_unknown_preset_suggests_the_closest(load_here):
-    with pytest.raises(InputError, match=r"got 'eficientdet_d0', allowed: .*Did you mean 'efficientdet_d0'\?"):
-        load_here(source="eficientdet_d0")
-
-
 @pytest.mark.parametrize("text", ["{", "[" * 100_000, "\x00"])
 def test_invalid_json_is_rejected_with_line(tmp_path, load_here, text):
     (tmp_path / "config.json").write_text(text)

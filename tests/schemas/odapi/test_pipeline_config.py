@@ -229,6 +229,16 @@ def test_value_out_of_range_is_located(override, message, config_of):
             "eval_config.parameterized_metric[1]",
             "a model has keypoints of one class",
         ),
+        (
+            "train_config { load_all_detection_checkpoint_vars: true }",
+            "train_config.load_all_detection_checkpoint_vars",
+            "got true, allowed: false; the TF2 loop rejects it too",
+        ),
+        (
+            "train_config { fine_tune_checkpoint_type: 'segmentation' }",
+            "train_config.fine_tune_checkpoint_type",
+            'got "segmentation", allowed: classification, detection, full',
+        ),
         ("graph_rewriter {}", "graph_rewriter", "quantization-aware training is not supported"),
         ("train_config { data_augmentation_options { rgb_to_gray {} } }", "", "returns images with one channel"),
     ],
@@ -277,6 +287,7 @@ def test_fields_of_an_unknown_extension_are_refused(refused):
     [
         "train_config { replicas_to_aggregate: 4 startup_delay_steps: 0 max_number_of_boxes: 5 }",
         "train_config { unpad_groundtruth_tensors: false merge_multiple_label_boxes: false }",
+        "train_config { load_all_detection_checkpoint_vars: false }",
         "eval_config { num_examples: 10 max_evals: 1 keypoint_edge { start: 1 end: 2 } skip_labels: true }",
         "train_input_reader { num_readers: 1 queue_capacity: 2 input_type: TF_EXAMPLE load_instance_masks: false }",
         "train_input_reader { load_instance_masks: true mask_type: PNG_MASKS num_keypoints: 17 }",

@@ -186,12 +186,6 @@ def test_checkpoint_type(fields, meant, config_of):
     assert config_of(text).train.fine_tune_checkpoint_type == meant
 
 
-def test_unknown_checkpoint_type_is_refused(refused):
-    found = refused("train_config { fine_tune_checkpoint_type: 'segmentation' }")
-    reason = found["train_config.fine_tune_checkpoint_type"]
-    assert reason.startswith('got "segmentation", allowed: classification, detection, full')
-
-
 def test_the_removed_checkpoint_type_of_centernet_is_the_one_that_replaced_it(with_train):
     assert with_train("fine_tune_checkpoint_type: 'fine_tune'").train.fine_tune_checkpoint_type == "detection"
 
@@ -221,13 +215,6 @@ def test_checkpoint_version_is_ignored_without_a_checkpoint(config_of):
         FPNLITE, ('fine_tune_checkpoint: "start/ckpt-0"', ""), ("checkpoint_version: V2", "checkpoint_version: V1")
     )
     assert config_of(text).train.fine_tune_checkpoint == ""
-
-
-def test_loading_all_variables_is_refused(refused):
-    assert list(refused("train_config { load_all_detection_checkpoint_vars: true }")) == [
-        "train_config.load_all_detection_checkpoint_vars"
-    ]
-    assert refused("train_config { load_all_detection_checkpoint_vars: false }") == {}
 
 
 def test_clipping_norm_of_0_turns_clipping_off(with_train):

@@ -66,8 +66,3 @@ def test_endpoint_and_folder_exclude_each_other(tmp_path):
     assert read(tmp_path, VERTEX).push.vertex.traffic_percent == 100
     with pytest.raises(InputError, match=r"run\.yaml:6: push_to: got .*push\.vertex, allowed: one of the two"):
         read(tmp_path, f"{VERTEX}\npush_to: cats")
-
-
-def test_invalid_setting_is_located(tmp_path):
-    with pytest.raises(InputError, match=r"run\.yaml:5: push\.keep_versions: got 1, allowed: 0 \(all\), or 2 or more"):
-        read(tmp_path, "push: {keep_versions: 1}")
