@@ -48,7 +48,8 @@ test-meta: venv ## tests of documentation, scripts and the tests' own tools
 
 .PHONY: test-slow
 test-slow: venv ## the end-to-end tests that CI runs
-	@$(BIN)/pytest -m slow --timeout 1800 $(PARALLEL) $(ARGS)
+	@# Not by the number of tests in a file: the longest runs are alone in theirs, and would be left for the end.
+	@$(BIN)/pytest -m slow --timeout 1800 $(PARALLEL) --no-loadscope-reorder $(ARGS)
 
 .PHONY: test-nightly
 test-nightly: venv ## the tests that are too long for CI
