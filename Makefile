@@ -46,9 +46,9 @@ test-tfx: venv ## the default tests that load TFX or Beam
 test-meta: venv ## tests of documentation, scripts and the tests' own tools
 	@$(BIN)/pytest -m "meta and not slow and not nightly" $(ARGS)
 
+# Not by the number of tests in a file: the longest runs are alone in theirs, and would be left for the end.
 .PHONY: test-slow
 test-slow: venv ## the end-to-end tests that CI runs
-	@# Not by the number of tests in a file: the longest runs are alone in theirs, and would be left for the end.
 	@$(BIN)/pytest -m slow --timeout 1800 $(PARALLEL) --no-loadscope-reorder $(ARGS)
 
 .PHONY: test-nightly
