@@ -34,7 +34,7 @@ def check_outcome(seed, kind, data, folder):
 
 @pytest.mark.slow
 def test_a_generated_run_file_runs_to_the_end_or_is_refused(data, tmp_path):
-    check_outcome(0, "boxes", data, tmp_path)
+    check_outcome(1, "boxes", data, tmp_path)  # a run without TensorFlow Lite, which takes minutes
 
 
 @pytest.mark.nightly
