@@ -42,8 +42,8 @@ _LOST_FLAGS = {"difficult": "is_difficult", "truncated": "is_truncated", "group_
 def export_coco(examples: Path, output: Path) -> ExportCounts:
     """Write a COCO data set into the empty folder `output`; image bytes are copied unchanged.
 
-    Image ids are the source ids if those of all splits
-    are unique whole numbers, else 1, 2, ...; ids of images and annotations are unique across splits.
+    Image ids are the source ids if those of all splits are unique whole numbers, else 1, 2, ...; ids of images and
+    annotations are unique across splits.
 
     Raises:
         InputError: if the examples are missing or damaged, or the output is not empty; nothing is written then.

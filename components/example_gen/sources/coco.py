@@ -312,19 +312,19 @@ class _Join:
         return path
 
     def _read_object(self, image_id: str, value: Any) -> Iterator[SourceObject | Reject]:
-        index, fields = value
-        item = SourceObject._make(fields)
-        name = self.class_names.get(int(item.class_name))
+        index, (category_id, *fields) = value
+        name = self.class_names.get(int(category_id))
         if name is not None:
-            yield item._replace(class_name=name)
+            yield SourceObject(name, *fields)
         else:
-            detail = f"annotations[{index}]: {_unknown_category(int(item.class_name))}"
+            detail = f"annotations[{index}]: {_unknown_category(int(category_id))}"
             yield self.chunk.reject_box(Reason.UNKNOWN_CLASS, image_id, detail)
 
 
 def _take_images(items: Iterator[tuple[int, bytes]]) -> tuple[Any, list[int], tuple[int, bytes] | None]:
     """Return the first image entry, the indexes of all image entries, which come first, and the next item."""
-    image, indexes = None, []
+    image: Any = None
+    indexes: list[int] = []
     for kind, payload in items:
         if kind != IMAGE:
             return image, indexes, (kind, payload)

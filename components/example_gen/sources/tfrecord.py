@@ -230,18 +230,12 @@ def _read_frames(folder: DataFolder, path: str) -> Iterator[tuple[Frame, str]]:
 
 
 def _describe_damage(frame: Frame, size: int) -> str:
-    rest = f"the rest of the file, {size - frame.offset} bytes, cannot be read"
-    match frame.damage:
-        case None:
-            return ""
-        case Damage.BAD_LENGTH:
-            return f"damaged length of a record; {rest}"
-        case Damage.TRUNCATED:
-            return f"the file ends within the record of {frame.length} bytes; {rest}"
-        case Damage.TOO_LARGE:
-            return f"the record of {frame.length} bytes exceeds the {_MAX_RECORD_BYTES} bytes allowed"
-        case Damage.BAD_CHECKSUM:
-            return "the record's checksum is wrong"
+    if frame.damage is None:
+        return ""
+    detail = f"the record of {frame.length} bytes: {frame.damage.value}"
+    if frame.damage in (Damage.BAD_LENGTH, Damage.TRUNCATED):
+        detail += f"; the rest of the file, {size - frame.offset} bytes, cannot be read"
+    return detail
 
 
 def _check_not_compressed(where: str, header: bytes) -> None:

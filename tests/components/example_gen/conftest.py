@@ -8,29 +8,14 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from labelled_data import encode_image
+from labelled_data import encode_image, format_voc, run_steps
 
 from detloom.components.example_gen import ingest as ingest_module
-from detloom.components.example_gen.hash_images import hash_images, list_blocks
 from detloom.components.example_gen.ingest import IngestFolders
-from detloom.components.example_gen.ingest_job import IngestJob
 from detloom.components.example_gen.params import ExampleGenParams
-from detloom.components.example_gen.plan import plan
-from detloom.components.example_gen.read_annotations import read_annotations
-from detloom.components.example_gen.write_shard import write_shard
 from detloom.schemas.contracts.label_map import LabelMap, write_label_map
 
 VocObject = tuple[str, float, float, float, float]  # class, xmin, ymin, xmax, ymax in pixels
-
-
-def format_voc(filename: str, image_hw: tuple[int, int], objects: Sequence[VocObject]) -> str:
-    items = "".join(
-        f"<object><name>{name}</name><difficult>0</difficult><truncated>1</truncated><bndbox><xmin>{xmin}</xmin>"
-        f"<ymin>{ymin}</ymin><xmax>{xmax}</xmax><ymax>{ymax}</ymax></bndbox></object>"
-        for name, xmin, ymin, xmax, ymax in objects
-    )
-    size = f"<size><width>{image_hw[1]}</width><height>{image_hw[0]}</height></size>"
-    return f"<annotation><filename>{filename}</filename>{size}{items}</annotation>"
 
 
 @pytest.fixture
@@ -50,7 +35,7 @@ def make_voc(tmp_path: Path) -> Callable[..., Path]:
             for stem in stems:
                 (folder / f"JPEGImages/{stem}.jpg").write_bytes(encode_image(seed=zlib.crc32(stem.encode())))
                 found = (objects or {}).get(stem, [("cat", 6, 4, 30, 24)])
-                text = format_voc(f"{stem}.jpg", (40, 60), found)
+                text = format_voc(f"{stem}.jpg", found, (40, 60))
                 (folder / f"Annotations/{stem}.xml").write_text(text, encoding="utf-8")
         return folder
 
@@ -78,17 +63,6 @@ def make_coco(tmp_path: Path) -> Callable[..., Path]:
         return folder
 
     return make
-
-
-def run_steps(job: IngestJob, num_chunks: int, make_pipeline: Callable[[], Any]) -> None:
-    """Run the steps of an ingestion in sequence, in place of the Beam job, which takes seconds to start."""
-    for index in range(num_chunks):
-        read_annotations(index, job)
-    if job.joins_duplicates:
-        for block in (block for index in range(num_chunks) for block in list_blocks(index, job)):
-            hash_images(block, job)
-    for shard in plan(num_chunks, job):
-        write_shard(shard, job)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from labelled_data import write_files
 
 from detloom.components.example_gen.data_folder import DataFolder
 from detloom.components.example_gen.sources import formats
@@ -23,6 +24,12 @@ CVAT_XML = (
     '<?xml version="1.0"?>\n<annotations version="1.1"><image name="a.jpg" width="9" height="9">'
     '<box label="cat" xtl="1" ytl="2" xbr="3" ybr="4"/></image></annotations>'
 )
+
+
+def in_each(parts, files):
+    return {f"{part}/{name}": text for part in parts for name, text in files.items()}
+
+
 # Folders as other tools write them: format, files, and split: number of objects.
 LAYOUTS = {
     "labelImg VOC": ("voc", {"Annotations/a.xml": VOC_XML, "JPEGImages/a.jpg": ""}, {"": 1}),
@@ -30,7 +37,7 @@ LAYOUTS = {
     "Oxford pets": ("voc", {"annotations/xmls/a.xml": VOC_XML, "images/a.jpg": ""}, {"": 1}),
     "VOC in images/train": (
         "voc",
-        {f"images/{part}/a{suffix}": VOC_XML for part in ("train", "test") for suffix in (".xml", ".jpg")},
+        in_each(("images/train", "images/test"), {"a.xml": VOC_XML, "a.jpg": ""}),
         {"train": 1, "test": 1},
     ),
     "VOC by split": (
@@ -48,20 +55,12 @@ LAYOUTS = {
     "labelImg YOLO in images": ("yolo", {"images/i.jpg": "", "images/i.txt": YOLO_LINE}, {"": 1}),
     "Roboflow Darknet": (
         "yolo",
-        {
-            f"{part}/{name}": text
-            for part in ("train", "valid")
-            for name, text in {"i.jpg": "", "i.txt": YOLO_LINE, "_darknet.labels": "cat"}.items()
-        },
+        in_each(("train", "valid"), {"i.jpg": "", "i.txt": YOLO_LINE, "_darknet.labels": "cat"}),
         {"train": 1, "val": 1},
     ),
     "YOLO by split": (
         "yolo",
-        {
-            f"{part}/{name}": text
-            for part in ("train", "val")
-            for name, text in {"images/i.jpg": "", "labels/i.txt": YOLO_LINE}.items()
-        },
+        in_each(("train", "val"), {"images/i.jpg": "", "labels/i.txt": YOLO_LINE}),
         {"train": 1, "val": 1},
     ),
     "CVAT YOLO": (
@@ -92,11 +91,7 @@ LAYOUTS = {
 
 
 def write(folder, files):
-    for name, text in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return DataFolder(str(folder))
+    return DataFolder(str(write_files(folder, files)))
 
 
 COCO_FILE = '{"images": [], "annotations": [], "categories": []}'
@@ -114,12 +109,8 @@ DETECTED = [
     ),
     (
         "coco",
-        {f"{part}/_annotations.coco.json": COCO_FILE for part in ("train", "valid", "test")},
-        {
-            "test": "test/_annotations.coco.json",
-            "train": "train/_annotations.coco.json",
-            "val": "valid/_annotations.coco.json",
-        },
+        in_each(("train", "valid"), {"_annotations.coco.json": COCO_FILE}),
+        {"train": "train/_annotations.coco.json", "val": "valid/_annotations.coco.json"},
     ),
     ("coco", {"labels.json": COCO_FILE}, {}),
     *[
@@ -163,8 +154,7 @@ DETECTED = [
     ),
     (
         "kitti",
-        {f"{part}/labels/a.txt": KITTI_LINE for part in ("train", "val")}
-        | {f"{part}/images/a.png": "" for part in ("train", "val")},
+        in_each(("train", "val"), {"labels/a.txt": KITTI_LINE, "images/a.png": ""}),
         {"train": "train", "val": "val"},
     ),
     ("kitti", {"labels/a.txt": "0 " + "0.5 " * 14, "images/a.png": ""}, None),

@@ -7,20 +7,15 @@ import os
 from pathlib import Path
 
 import pytest
-from labelled_data import encode_image, png_of_size, read_rejects, write_files
+from labelled_data import encode_image, format_voc, png_of_size, read_rejects, write_files
 
 from detloom.schemas.contracts.rejects import Reason
 
-GOOD_BOX = (6, 4, 30, 24)
+GOOD_BOX = ("cat", 6, 4, 30, 24)
 
 
-def format_voc(name: str, *objects: tuple[object, ...]) -> str:
-    items = "".join(
-        f"<object><name>cat</name><bndbox><xmin>{x1}</xmin><ymin>{y1}</ymin><xmax>{x2}</xmax><ymax>{y2}</ymax>"
-        "</bndbox></object>"
-        for x1, y1, x2, y2 in (GOOD_BOX, *objects)
-    )
-    return f"<annotation><filename>{name}</filename>{items}</annotation>"
+def annotation(name: str, *corners: object) -> str:
+    return format_voc(name, [GOOD_BOX, ("cat", *corners)] if corners else [GOOD_BOX])
 
 
 # Content of the image, content of the annotation file (None: as usual), and the reason of the reject.
@@ -29,14 +24,14 @@ RECORDS: dict[str, tuple[bytes | None, str | None, Reason]] = {
     "only_the_magic": (b"\xff\xd8\xff", None, Reason.TRUNCATED_IMAGE),
     "png_states_2_31_pixels": (png_of_size(2**31 - 1, 2**31 - 1), None, Reason.TOO_MANY_PIXELS),
     "large": (bytes(2 << 20), None, Reason.FILE_TOO_LARGE),
-    "outside": (None, format_voc("../../../etc/passwd"), Reason.PATH_OUTSIDE),
-    "image_of_another": (None, format_voc("good.jpg"), Reason.DUPLICATE_IMAGE),
+    "outside": (None, annotation("../../../etc/passwd"), Reason.PATH_OUTSIDE),
+    "image_of_another": (None, annotation("good.jpg"), Reason.DUPLICATE_IMAGE),
     "another_root": (None, "<html/>", Reason.UNREADABLE_ANNOTATION),
-    "box_beyond_float": (None, format_voc("box_beyond_float.jpg", (6, 4, "1e999", 24)), Reason.BOX_NOT_FINITE),
-    "box_of_text": (None, format_voc("box_of_text.jpg", ("left", 4, 30, 24)), Reason.UNREADABLE_ANNOTATION),
+    "box_beyond_float": (None, annotation("box_beyond_float.jpg", 6, 4, "1e999", 24), Reason.BOX_NOT_FINITE),
+    "box_of_text": (None, annotation("box_of_text.jpg", "left", 4, 30, 24), Reason.UNREADABLE_ANNOTATION),
     "box_of_a_million_digits": (
         None,
-        format_voc("box_of_a_million_digits.jpg", ("1" * 1_000_000, 4, 30, 24)),
+        annotation("box_of_a_million_digits.jpg", "1" * 1_000_000, 4, 30, 24),
         Reason.BOX_NOT_FINITE,
     ),
 }
@@ -47,9 +42,9 @@ def test_every_damaged_record_is_counted_with_its_reason(tmp_path: Path, run_ing
     folder = tmp_path / "voc"
     for number, (stem, (image, text, _)) in enumerate({"good": (None, None, None), **RECORDS}.items()):
         files = {f"JPEGImages/{stem}.jpg": encode_image(number) if image is None else image}
-        write_files(folder, {**files, f"Annotations/{stem}.xml": text or format_voc(f"{stem}.jpg")})
+        write_files(folder, {**files, f"Annotations/{stem}.xml": text or annotation(f"{stem}.jpg")})
     os.mkfifo(folder / "JPEGImages/pipe.jpg")
-    (folder / "Annotations/pipe.xml").write_text(format_voc("pipe.jpg"))
+    (folder / "Annotations/pipe.xml").write_text(annotation("pipe.jpg"))
     (folder / "loop").symlink_to(folder)
     lines = ["good", *RECORDS, "pipe", "a" * 5000, "good"]
     write_files(folder, {"ImageSets/Main/all.txt": "\n".join(lines)})

@@ -1,15 +1,14 @@
 """A folder of images: every image file is a record without objects."""
 
+from labelled_data import write_files
+
 from detloom.components.example_gen.data_folder import DataFolder
 from detloom.components.example_gen.sources import image_folder
 from detloom.schemas.run_file.data import IngestSettings
 
 
 def touch(folder, *names):
-    for name in names:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(b"")
-    return DataFolder(str(folder))
+    return DataFolder(str(write_files(folder, dict.fromkeys(names, b""))))
 
 
 def read(folder, source="", **settings):

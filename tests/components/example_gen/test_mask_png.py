@@ -17,15 +17,10 @@ def decode(png):
     return np.asarray(image)
 
 
-def test_a_rectangle_as_a_polygon_fills_its_pixels():
-    found = decode(encode_mask_png([[1, 1, 4, 1, 4, 3, 1, 3]], (4, 6)))
-    # columns 1 to 3 and rows 1 to 2: the far edge is excluded
-    assert found.tolist() == [[0, 0, 0, 0, 0, 0], [0, 1, 1, 1, 0, 0], [0, 1, 1, 1, 0, 0], [0, 0, 0, 0, 0, 0]]
-
-
-def test_several_polygons_become_one_mask():
-    polygons = [[0, 0, 2, 0, 2, 2, 0, 2], [3, 0, 5, 0, 5, 2, 3, 2]]
-    assert decode(encode_mask_png(polygons, (2, 5))).tolist() == [[1, 1, 0, 1, 1]] * 2
+def test_rectangles_as_polygons_fill_their_pixels():
+    found = decode(encode_mask_png([[1, 1, 4, 1, 4, 3, 1, 3], [5, 0, 6, 0, 6, 2, 5, 2]], (4, 6)))
+    # columns 1 to 3 and rows 1 to 2, column 5 and rows 0 to 1: the far edges are excluded
+    assert found.tolist() == [[0, 0, 0, 0, 0, 1], [0, 1, 1, 1, 0, 1], [0, 1, 1, 1, 0, 0], [0, 0, 0, 0, 0, 0]]
 
 
 def test_runs_go_down_the_columns():
@@ -34,22 +29,15 @@ def test_runs_go_down_the_columns():
     assert found.tolist() == [[0, 1, 0], [1, 1, 0]]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_compressed_run_lengths_equal_pycocotools(seed):
     random = np.random.default_rng(seed)
-    height, width = random.integers(1, 70, 2).tolist()
+    height, width = random.integers(1, 70, 2).tolist() if seed else (1500, 900)  # numbers of several characters
     pixels = (random.random((height, width)) < random.choice([0.02, 0.5, 0.98])).astype(np.uint8)
+    pixels[height // 2 :, : width // 2] = 1
     runs = coco_mask.encode(np.asfortranarray(pixels))
     mask = {"size": [height, width], "counts": runs["counts"].decode()}
     assert (decode(encode_mask_png(mask, (height, width))) == pixels).all()
-
-
-def test_long_run_lengths_of_a_large_image_equal_pycocotools():
-    pixels = np.zeros((1500, 900), np.uint8)
-    pixels[700:1400, 100:850] = 1
-    runs = coco_mask.encode(np.asfortranarray(pixels))
-    mask = {"size": [1500, 900], "counts": runs["counts"].decode()}
-    assert (decode(encode_mask_png(mask, (1500, 900))) == pixels).all()
 
 
 @pytest.mark.parametrize(

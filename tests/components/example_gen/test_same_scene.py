@@ -6,6 +6,7 @@ import json
 
 import pytest
 import tensorflow as tf
+from labelled_data import format_voc, make_record
 from PIL import Image, ImageDraw
 
 from detloom.components.example_gen.data_folder import DataFolder
@@ -51,13 +52,7 @@ def write_coco(folder):
 
 def write_voc(folder):
     for key, objects in SCENE.items():
-        text = "".join(
-            f"<object><name>{name}</name><difficult>0</difficult><bndbox><xmin>{x1}</xmin><ymin>{y1}</ymin>"
-            f"<xmax>{x2}</xmax><ymax>{y2}</ymax></bndbox></object>"
-            for name, x1, y1, x2, y2 in objects
-        )
-        size = f"<size><width>{WIDTH}</width><height>{HEIGHT}</height><depth>3</depth></size>"
-        text = f"<annotation><filename>{key}.jpg</filename>{size}{text}</annotation>"
+        text = format_voc(f"{key}.jpg", objects, (HEIGHT, WIDTH)).replace("<truncated>1", "<truncated>0")
         write_text(folder, f"Annotations/{key}.xml", text)
     write_text(folder, "ImageSets/Main/train.txt", "\n".join(SCENE))
 
@@ -122,20 +117,17 @@ def write_cvat(folder):
 def write_tfrecord(folder):
     with tf.io.TFRecordWriter(str(folder / "train.tfrecord")) as writer:
         for key, objects in SCENE.items():
-            example = tf.train.Example()
-            feature = example.features.feature
-            feature[keys.IMAGE_ENCODED].bytes_list.value.append((folder / f"images/{key}.jpg").read_bytes())
-            feature[keys.IMAGE_FILENAME].bytes_list.value.append(f"images/{key}.jpg".encode())
-            feature[keys.IMAGE_SOURCE_ID].bytes_list.value.append(key.encode())
-            feature[keys.IMAGE_HEIGHT].int64_list.value.append(HEIGHT)
-            feature[keys.IMAGE_WIDTH].int64_list.value.append(WIDTH)
-            for name, x1, y1, x2, y2 in objects:
-                box_yxyx = (y1 / HEIGHT, x1 / WIDTH, y2 / HEIGHT, x2 / WIDTH)
-                for box_key, value in zip(keys.BOX_KEYS_YXYX, box_yxyx, strict=True):
-                    feature[box_key].float_list.value.append(value)
-                feature[keys.CLASS_TEXT].bytes_list.value.append(name.encode())
-                feature[keys.CLASS_ID].int64_list.value.append(CLASSES.index(name) + 1)
-            writer.write(example.SerializeToString())
+            record = make_record(
+                key,
+                f"images/{key}.jpg",
+                boxes=[(y1 / HEIGHT, x1 / WIDTH, y2 / HEIGHT, x2 / WIDTH) for _, x1, y1, x2, y2 in objects],
+                class_ids=[CLASSES.index(name) + 1 for name, *_ in objects],
+                image=(folder / f"images/{key}.jpg").read_bytes(),
+                IMAGE_HEIGHT=[HEIGHT],
+                IMAGE_WIDTH=[WIDTH],
+                CLASS_TEXT=[name.encode() for name, *_ in objects],
+            )
+            writer.write(record)
 
 
 WRITERS = {

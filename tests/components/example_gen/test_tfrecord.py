@@ -194,9 +194,9 @@ def test_an_invalid_example_quarantines_only_its_record(tmp_path, record, reason
     ("damage", "detail"),
     [
         (lambda data, at: data[: at + 20] + b"\xff" + data[at + 21 :], "checksum"),
-        (lambda data, at: data[:at] + b"\xff" + data[at + 1 :], "damaged length of a record; the rest of the file, "),
+        (lambda data, at: data[:at] + b"\xff" + data[at + 1 :], "its length is damaged; the rest of the file, "),
         (lambda data, at: data[: at + 8], "the rest of the file, 8 bytes"),
-        (lambda data, at: data[:-1], "the file ends within the record"),
+        (lambda data, at: data[:-1], "the file ends within it; the rest"),
         (lambda data, at: data[:at] + HUGE_LENGTH + b"x" * 100, f"{2**62} bytes"),
     ],
 )

@@ -3,6 +3,7 @@
 import io
 import struct
 import zlib
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,10 @@ import numpy as np
 from PIL import Image
 
 from detloom.components.example_gen.data_folder import DataFolder
+from detloom.components.example_gen.hash_images import hash_images, list_blocks
+from detloom.components.example_gen.ingest_job import IngestJob
+from detloom.components.example_gen.plan import plan
+from detloom.components.example_gen.read_annotations import read_annotations
 from detloom.components.example_gen.sources import formats
 from detloom.components.example_gen.sources.source_record import (
     FormatEvidence,
@@ -17,6 +22,7 @@ from detloom.components.example_gen.sources.source_record import (
     SourceItem,
     SourceRecord,
 )
+from detloom.components.example_gen.write_shard import write_shard
 from detloom.schemas.contracts import example_keys as keys
 from detloom.schemas.contracts.rejects import REJECTS_FILE, Reject, parse_reject
 from detloom.schemas.run_file.data import IngestSettings
@@ -29,6 +35,17 @@ def write_files(folder: Path, files: dict[str, str | bytes]) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
     return folder
+
+
+def format_voc(filename: str, objects: Iterable[tuple[Any, ...]], image_hw: tuple[int, int] | None = None) -> str:
+    """Return an annotation; an object is its class, xmin, ymin, xmax, ymax in pixels."""
+    items = "".join(
+        f"<object><name>{name}</name><difficult>0</difficult><truncated>1</truncated><bndbox><xmin>{xmin}</xmin>"
+        f"<ymin>{ymin}</ymin><xmax>{xmax}</xmax><ymax>{ymax}</ymax></bndbox></object>"
+        for name, xmin, ymin, xmax, ymax in objects
+    )
+    size = f"<size><width>{image_hw[1]}</width><height>{image_hw[0]}</height></size>" if image_hw else ""
+    return f"<annotation><filename>{filename}</filename>{size}{items}</annotation>"
 
 
 def read_items(data_format: str, folder: Path, source: str = "", split: str = "train", **settings: Any) -> list[Any]:
@@ -100,8 +117,21 @@ def make_record(
         **more,
     }
     for name, values in features.items():
+        if not values:
+            continue
         feature = example.features.feature[getattr(keys, name)]
-        kind = "bytes_list" if values and isinstance(values[0], bytes) else "int64_list"
-        kind = "float_list" if values and isinstance(values[0], float) else kind
+        kind = "bytes_list" if isinstance(values[0], bytes) else "int64_list"
+        kind = "float_list" if isinstance(values[0], float) else kind
         getattr(feature, kind).value.extend(values)
     return example.SerializeToString()
+
+
+def run_steps(job: IngestJob, num_chunks: int, make_pipeline: Callable[[], Any]) -> None:
+    """Run the steps of an ingestion in sequence, in place of the Beam job, which takes seconds to start."""
+    for index in range(num_chunks):
+        read_annotations(index, job)
+    if job.joins_duplicates:
+        for block in (block for index in range(num_chunks) for block in list_blocks(index, job)):
+            hash_images(block, job)
+    for shard in plan(num_chunks, job):
+        write_shard(shard, job)

@@ -1,22 +1,13 @@
 """Fixtures of the command tests: a VOC data set, a folder of examples, and the installed packages."""
 
-import io
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import tensorflow as tf
-from PIL import Image
-
-
-def encode_image(seed: int) -> bytes:
-    pixels = np.random.default_rng(seed).integers(0, 255, (40, 60, 3), np.uint8)
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, format="JPEG")
-    return buffer.getvalue()
+from labelled_data import encode_image, format_voc, run_steps
 
 
 @pytest.fixture
@@ -32,16 +23,17 @@ def make_voc(tmp_path: Path) -> Callable[..., Path]:
             for stem in stems:
                 (folder / f"JPEGImages/{stem}.jpg").write_bytes(encode_image(sum(map(ord, stem))))
                 names = ["cat", "dog"] if stem.startswith("d") else ["cat"]
-                objects = "".join(
-                    f"<object><name>{name}</name><bndbox><xmin>7</xmin><ymin>3</ymin><xmax>31</xmax><ymax>23</ymax>"
-                    "</bndbox></object>"
-                    for name in names
-                )
-                text = f"<annotation><filename>{stem}.jpg</filename>{objects}</annotation>"
+                text = format_voc(f"{stem}.jpg", [(name, 7, 3, 31, 23) for name in names])
                 (folder / f"Annotations/{stem}.xml").write_text(text)
         return folder
 
     return make
+
+
+@pytest.fixture
+def without_beam(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let an ingestion run its steps in sequence, because a Beam job takes seconds to start."""
+    monkeypatch.setattr("detloom.components.example_gen.ingest._run", run_steps)
 
 
 @pytest.fixture

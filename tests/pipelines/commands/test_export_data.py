@@ -52,12 +52,12 @@ def test_an_export_reports_an_empty_split(crowded, tmp_path):
     assert result.output.splitlines()[:2] == ["a: 1 images, 2 boxes", "b: no images, left out"]
 
 
-def test_exported_data_ingest_to_the_same_examples(make_voc, tmp_path):
+def test_exported_data_ingest_to_the_same_examples(make_voc, tmp_path, without_beam):
     check_reads_back(make_voc(train=["c1", "d1", "d2"], val=["c4"]), tmp_path, [])
 
 
 @pytest.mark.slow
-def test_exported_bccd_data_ingest_to_the_same_examples(tmp_path):
+def test_exported_bccd_data_ingest_to_the_same_examples(tmp_path, without_beam):
     folder = Path(os.environ.get("DETLOOM_SHARED", ROOT.parent / "shared")) / "data/bccd"
     if not folder.is_dir():
         pytest.skip("no BCCD: set DETLOOM_SHARED to the folder that holds data/bccd")

@@ -44,7 +44,7 @@ def test_ingest_prints_counts_and_output_paths(make_voc, tmp_path):
     assert lines[-1] == f"Next: detloom validate {tmp_path}/out"
 
 
-def test_too_many_rejects_print_the_summary_and_fail(make_voc, tmp_path):
+def test_too_many_rejects_print_the_summary_and_fail(make_voc, tmp_path, without_beam):
     folder = make_voc(a=["c1", "c2", "c3"])
     (folder / "JPEGImages/c2.jpg").write_bytes(b"")
     result = detloom_command("ingest", "--input", folder, "--output", tmp_path / "out", "--splits", "train=a")
@@ -53,7 +53,7 @@ def test_too_many_rejects_print_the_summary_and_fail(make_voc, tmp_path):
     assert "empty_image_file 1" in result.output
 
 
-def test_ratios_split_the_whole_data_set(make_voc, tmp_path):
+def test_ratios_split_the_whole_data_set(make_voc, tmp_path, without_beam):
     folder = make_voc(a=[f"c{number}" for number in range(20)])
     result = detloom_command(
         "ingest", "--input", folder, "--output", tmp_path / "out", "--split-by-ratio", "train=0.5, eval=0.5", "--gzip"
@@ -97,13 +97,6 @@ def test_every_setting_has_an_option_with_its_name_default_and_documentation():
 def test_an_output_at_s3_is_refused(make_voc):
     result = detloom_command("ingest", "--input", make_voc(a=["c1"]), "--output", "s3://bucket/examples")
     assert "--output: got 's3://bucket/examples'" in sentence(result)
-
-
-def test_an_output_over_the_input_is_refused(make_voc, tmp_path):
-    folder = make_voc(a=["c1"])
-    for output in (folder, folder.parent):
-        assert "overlap" in sentence(detloom_command("ingest", "--input", folder, "--output", output))
-    assert (folder / "Annotations/c1.xml").exists()
 
 
 def test_an_input_is_needed(tmp_path):
