@@ -14,7 +14,11 @@ from detloom.components.dataset_validator.findings import CheckEvidence
 from detloom.components.dataset_validator.params import DatasetValidatorParams
 from detloom.components.dataset_validator.report.build_report import build_report, describe_split
 from detloom.components.dataset_validator.report.page_parts import DrawnImages, draw_images
-from detloom.components.dataset_validator.report.validation_page import write_report
+from detloom.components.dataset_validator.report.validation_page import (
+    MAX_SHOWN_GROUPS,
+    MAX_SHOWN_MEMBERS,
+    write_report,
+)
 from detloom.components.dataset_validator.statistics.collect_statistics import (
     PassResult,
     PassSettings,
@@ -33,7 +37,6 @@ from detloom.schemas.run_file.data_checks import DataChecks
 
 LOCK_FILE = ".validate.lock"  # in the folder of the report
 _SPLIT_ORDER = ("train", "eval", "test")
-_SHOWN_GROUPS, _SHOWN_MEMBERS = 6, 4  # groups of duplicates shown with images, and images per group
 
 
 def validate(
@@ -112,7 +115,7 @@ def _draw_images(
 ) -> DrawnImages:
     """Choose and draw the images of the page, and list them in the report."""
     chosen = choose(collected.sample, label_map, list(collected.splits))
-    shown = [("duplicate", place) for place in duplicates.places(_SHOWN_GROUPS, _SHOWN_MEMBERS)]
+    shown = [("duplicate", place) for place in duplicates.places(MAX_SHOWN_GROUPS, MAX_SHOWN_MEMBERS)]
     places = [*shown, *chosen]
     report["images"] = [
         {"topic": topic, "split": place.split, "record_key": place.record_key} for topic, place in places

@@ -133,9 +133,7 @@ class Measurements:
             return None, f"the model or the data have no {noun}"
         if isinstance(metrics, CocoMetrics):
             return self._find(metrics, metric.removeprefix(MASK), "")
-        name = metric.removeprefix(KEYPOINT)
-        value, why_not = metrics.value_of(name), metrics.explain(name)
-        return (value, "") if why_not is None else (None, why_not)
+        return _explained(metrics, metric.removeprefix(KEYPOINT))
 
     def _find(self, metrics: CocoMetrics, metric: str, slice_name: str) -> tuple[float | None, str]:
         if slice_name:
@@ -146,8 +144,7 @@ class Measurements:
             metrics = found[0]
         name, slash, class_name = metric.partition("/")
         if not slash:
-            value, why_not = metrics.value_of(name), metrics.explain(name)
-            return (value, "") if why_not is None else (None, why_not)
+            return _explained(metrics, name)
         rows = [row for row in metrics.per_class if row.name == class_name]
         if not rows:
             return None, f"no class {class_name!r}"
@@ -168,6 +165,12 @@ class Measurements:
         for each in plain["slices"]:
             del each["metrics"]["per_class"]
         return plain
+
+
+def _explained(metrics: CocoMetrics | KeypointMetrics, name: str) -> tuple[float | None, str]:
+    """Return a metric, or None and the reason."""
+    why_not = metrics.explain(name)
+    return (metrics.value_of(name), "") if why_not is None else (None, why_not)
 
 
 def measure(

@@ -63,15 +63,6 @@ class Resampled:
     num_resamples: int
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class _Samples:
-    """Results by resample: mean AP, mean AP50 and AP of each class; the first row has every image once."""
-
-    AP_B: npt.NDArray[np.float64]
-    AP50_B: npt.NDArray[np.float64]
-    AP_BK: npt.NDArray[np.float64]
-
-
 def resample(
     models: Sequence[Matches],
     label_map: LabelMap,
@@ -95,24 +86,19 @@ def resample(
     generator = np.random.default_rng(seed)
     samples = _draw(models, generator, num_images.pop(), num_resamples)
 
-    def summarize(rows: _Samples, is_difference: bool) -> Resampled:
+    def summarize(AP_BX: npt.NDArray[np.float64], is_difference: bool) -> Resampled:
+        AP, AP50, *of_classes = (_interval(AP_B, confidence, is_difference) for AP_B in AP_BX.T)
+        classes = zip(label_map.names_by_id, of_classes, strict=True)
         return Resampled(
-            AP=_interval(rows.AP_B, confidence, is_difference),
-            AP50=_interval(rows.AP50_B, confidence, is_difference),
-            per_class=tuple(
-                ClassInterval(class_id=class_id, name=name, AP=_interval(rows.AP_BK[:, k], confidence, is_difference))
-                for k, (class_id, name) in enumerate(label_map.names_by_id)
-            ),
+            AP=AP,
+            AP50=AP50,
+            per_class=tuple(ClassInterval(class_id=class_id, name=name, AP=each) for (class_id, name), each in classes),
             confidence=confidence,
             num_resamples=num_resamples,
         )
 
-    first = samples[0]
-    differences = [
-        _Samples(AP_B=first.AP_B - other.AP_B, AP50_B=first.AP50_B - other.AP50_B, AP_BK=first.AP_BK - other.AP_BK)
-        for other in samples[1:]
-    ]
-    return [summarize(rows, False) for rows in samples] + [summarize(rows, True) for rows in differences]
+    differences = [samples[0] - other for other in samples[1:]]
+    return [summarize(each, False) for each in samples] + [summarize(each, True) for each in differences]
 
 
 def _affordable(models: Sequence[Matches], num_resamples: int) -> int:
@@ -125,8 +111,12 @@ def _affordable(models: Sequence[Matches], num_resamples: int) -> int:
 
 def _draw(
     models: Sequence[Matches], generator: np.random.Generator, num_images: int, num_resamples: int
-) -> list[_Samples]:
-    """Draw samples of images, and measure every class of every model on all of them."""
+) -> list[npt.NDArray[np.float64]]:
+    """Draw samples of images, and measure every class of every model on all of them.
+
+    Returns:
+        For each model, mean AP, mean AP50 and AP of each class [B, 2 + K]; the first row has every image once.
+    """
     weights_BI = np.ones((1 + num_resamples, num_images), np.min_scalar_type(num_images))
     shares = np.full(num_images, 1 / max(num_images, 1))
     for weights_I in weights_BI[1:]:
@@ -134,13 +124,8 @@ def _draw(
     result = []
     for matches in models:
         AP_BKT = np.stack([_sample_class(ClassSampler(matches, k), weights_BI) for k in range(matches.num_classes)], 1)
-        result.append(
-            _Samples(
-                AP_B=_mean_of_measured(AP_BKT.reshape(len(AP_BKT), -1)),
-                AP50_B=_mean_of_measured(AP_BKT[..., IOU_50]),
-                AP_BK=AP_BKT.mean(axis=2),
-            )
-        )
+        AP_B, AP50_B = _mean_of_measured(AP_BKT.reshape(len(AP_BKT), -1)), _mean_of_measured(AP_BKT[..., IOU_50])
+        result.append(np.column_stack([AP_B, AP50_B, AP_BKT.mean(axis=2)]))
     return result
 
 

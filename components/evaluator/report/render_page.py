@@ -84,13 +84,12 @@ def summary_markdown(evaluation: EvaluationResult) -> str:
         lines.append(f"| {name} | {gate['required']} | {gate['measured']} | {gate['verdict_text']} |")
     names = ["Candidate", *(["Baseline", "Change"] if baseline else [])]
     lines += ["", f"| Metric | {' | '.join(names)} |", f"| --- |{' ---: |' * len(names)}"]
-    for row in metric_tables.metric_rows(evaluation.candidate.coco, baseline.coco if baseline else None):
+    coco_rows = metric_tables.metric_rows(evaluation.candidate.coco, baseline.coco if baseline else None)
+    rows = [(row["name"], row) for row in coco_rows]
+    for table in metric_tables.shape_tables(evaluation.candidate, baseline):
+        rows += [(f"{row['name']}, {table['title'].lower()}", row) for row in table["rows"][:3]]
+    for name, row in rows:
         cells = [format_number(row["candidate"])]
         cells += [format_number(row["baseline"]), format_signed(row["change"])] if baseline else []
-        lines.append(f"| {row['name']} | {' | '.join(cells)} |")
-    for table in metric_tables.shape_tables(evaluation.candidate, baseline):
-        for row in table["rows"][:3]:
-            cells = [format_number(row["candidate"])]
-            cells += [format_number(row["baseline"]), format_signed(row["change"])] if baseline else []
-            lines.append(f"| {row['name']}, {table['title'].lower()} | {' | '.join(cells)} |")
+        lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join([*lines, ""])

@@ -73,7 +73,12 @@ class StepCounts:
 
     def at(self, row: int, step: int) -> "Rates":
         num_true, num_false = int(self.num_true[row, step:].sum()), int(self.num_false[row, step:].sum())
-        return Rates.of_counts(num_true, num_false, int(self.num_truth[row]))
+        num_found, num_truth = num_true + num_false, int(self.num_truth[row])
+        return Rates(
+            num_true / num_found if num_found else None,
+            num_true / num_truth if num_truth else None,
+            2 * num_true / (num_found + num_truth) if num_found + num_truth else None,
+        )
 
     def format(self) -> str:
         """Format as `objects|true,true,...|false,false,...;` for each row, without the digit 0 of a zero."""
@@ -88,15 +93,6 @@ class Rates:
     precision: float | None
     recall: float | None
     F1: float | None
-
-    @classmethod
-    def of_counts(cls, num_true: int, num_false: int, num_truth: int) -> "Rates":
-        num_found = num_true + num_false
-        return cls(
-            num_true / num_found if num_found else None,
-            num_true / num_truth if num_truth else None,
-            2 * num_true / (num_found + num_truth) if num_found + num_truth else None,
-        )
 
 
 def count_steps(matches: Matches, steps: ScoreSteps, class_indices: Sequence[int]) -> StepCounts:

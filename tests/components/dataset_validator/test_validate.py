@@ -107,23 +107,6 @@ def test_checks_that_are_off_are_not_computed(make_folder, tmp_path):
     assert found["near_duplicates_within_split"]["status"] == "skipped"
 
 
-def test_drift_against_an_earlier_report_can_fail(make_folder, tmp_path):
-    validate_examples(make_folder(train=TRAIN, eval=EVAL), tmp_path / "before", span=1)
-    only_cats = make_folder("later", train=[("a", 1, 1), ("c", 3, 1)], eval=EVAL)
-    report = validate_examples(
-        only_cats,
-        tmp_path / "now",
-        checks=DataChecks(class_drift=ShareCheck(severity="fail", threshold=0.1)),
-        previous_report=tmp_path / "before",
-        span=2,
-    )
-    # P = (1, 0), Q = (2/3, 1/3), M = (5/6, 1/6): KL(P, M) = log2(6/5) = 0.26303,
-    # KL(Q, M) = 2/3 log2(4/5) + 1/3 log2(2) = 0.11871; the root of half of their sum is 0.43689.
-    assert results(report)["class_drift"]["value"] == pytest.approx(0.43689, abs=1e-5)
-    assert "0.437" in describe_failures(report)
-    assert "span 1" in describe_failures(report)
-
-
 @pytest.mark.parametrize(
     ("splits", "options", "train", "sentence"),
     [

@@ -24,28 +24,18 @@ def tiny_detector():
 
 
 @pytest.fixture(scope="session")
-def write_tiny_detector(tiny_detector):
-    return tiny_detector.write_tiny_detector
-
-
-@pytest.fixture(scope="session")
-def write_tiny_tflite(tiny_detector):
-    return tiny_detector.write_tiny_tflite
-
-
-@pytest.fixture(scope="session")
-def good_model_uri(tmp_path_factory, write_tiny_detector):
+def good_model_uri(tmp_path_factory, tiny_detector):
     """The folder of a Model artifact with a detector that makes no errors."""
     uri = tmp_path_factory.mktemp("good_model")
-    write_tiny_detector(uri / "Format-Serving")
+    tiny_detector.write_tiny_detector(uri / "Format-Serving")
     return uri
 
 
 @pytest.fixture(scope="session")
-def shifted_model_uri(tmp_path_factory, write_tiny_detector):
+def shifted_model_uri(tmp_path_factory, tiny_detector):
     """The folder of a Model artifact with boxes shifted down by a tenth of the image, still correct at IoU 0.50."""
     uri = tmp_path_factory.mktemp("shifted_model")
-    write_tiny_detector(uri / "Format-Serving", shift=0.1)
+    tiny_detector.write_tiny_detector(uri / "Format-Serving", shift=0.1)
     return uri
 
 

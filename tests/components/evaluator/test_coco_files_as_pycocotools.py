@@ -20,115 +20,72 @@ from detloom.trainer_module.evaluation.coco_metrics import compute_coco_metrics
 CLASS_IDS = (1, 3, 7)
 
 
-def random_polygons(rng, box, count=None):
-    """Make one or two polygons of 3 to 8 points in and around a box; some are degenerate or exceed the image."""
+def random_mask(rng, image_hw, box):
+    """Make a mask near a box: a polygon, which may be degenerate or exceed the image, or runs of both kinds."""
     x, y, width, height = box
-    polygons = []
-    for _ in range(count or int(rng.integers(1, 3))):
+    if rng.random() < 0.4:
         points = rng.random((int(rng.integers(3, 9)), 2)) * [width, height] * rng.choice([0.5, 1, 1.3]) + [x, y]
-        polygons.append(np.round(points, int(rng.integers(0, 3))).ravel().tolist())
-    return polygons
-
-
-def random_runs(rng, image_hw, box, compressed):
-    """Make a random blob as run lengths."""
-    x, y, width, height = (int(value) for value in box)
+        return [np.round(points, 1).ravel().tolist()]
     pixels = np.zeros(image_hw, np.uint8, order="F")
-    if rng.random() < 0.9:
-        area = pixels[y : y + height + 1, x : x + width + 1]
-        area[...] = rng.random(area.shape) < 0.8
-    runs = coco_mask.encode(pixels)
-    if compressed:
-        return {"size": list(image_hw), "counts": runs["counts"].decode()}
+    area = pixels[int(y) : int(y + height) + 1, int(x) : int(x + width) + 1]
+    area[...] = rng.random(area.shape) < 0.8
+    if rng.random() < 0.5:
+        return {"size": list(image_hw), "counts": coco_mask.encode(pixels)["counts"].decode()}
     flat = np.concatenate(([0], pixels.ravel(order="F")))
     ends = np.append(np.flatnonzero(np.diff(flat)), flat.size - 1)
     return {"size": list(image_hw), "counts": np.diff(ends, prepend=0).tolist()}
 
 
-def random_mask(rng, image_hw, box):
-    kind = rng.integers(0, 3)
-    return random_polygons(rng, box) if kind == 0 else random_runs(rng, image_hw, box, compressed=kind == 1)
-
-
-def random_keypoints(rng, box, noise=0.0, labelled=0.7):
-    x, y, width, height = box
-    points = rng.random((17, 2)) * [width, height] + [x, y]
-    seen = np.where(rng.random(17) < labelled, rng.integers(1, 3, 17), 0)
-    points = points + noise * rng.normal(size=(17, 2)) * [width, height]
-    return np.column_stack([np.round(points, 2) * (seen > 0)[:, None], seen]).ravel().tolist()
-
-
-def nudged(rng, keypoints, box):
-    points = np.array(keypoints).reshape(17, 3)
-    noise = rng.choice([0, 0.02, 0.1, 0.5]) * rng.normal(size=(17, 2)) * box[2:]
-    return np.column_stack([points[:, :2] + noise, np.ones(17)]).ravel().tolist()
-
-
-def random_truth(seed):
-    """Make images of various sizes with unsorted ids, boxes of all sizes, crowds, objects without keypoints."""
-    rng = np.random.default_rng(seed)
-    images, annotations = [], []
-    for image_id in rng.permutation(50)[: int(rng.integers(1, 7))].tolist():
-        image_hw = (int(rng.integers(20, 220)), int(rng.integers(20, 220)))
-        images.append({"id": image_id, "height": image_hw[0], "width": image_hw[1], "file_name": f"{image_id}.jpg"})
-        for _ in range(int(rng.choice([0, 1, 4, 12]))):
-            sides = np.array(image_hw[::-1]) * rng.uniform(0.02, 0.6, 2)
-            corner = rng.random(2) * (np.array(image_hw[::-1]) - sides)
-            box = np.round([*corner, *sides], int(rng.integers(0, 3))).tolist()
-            crowd = int(rng.random() < 0.15)
-            keypoints = random_keypoints(rng, box, labelled=rng.choice([0, 0.1, 0.7, 1]) * (1 - crowd))
-            of_crowd = random_runs(rng, image_hw, box, compressed=bool(rng.integers(2)))
-            annotation = {
-                "image_id": image_id,
-                "category_id": int(rng.choice(CLASS_IDS)),
-                "bbox": box,
-                "area": float(rng.choice([box[2] * box[3], box[2] * box[3] * 0.6, 32.0**2, 96.0**2])),
-                "iscrowd": crowd,
-                "segmentation": of_crowd if crowd else random_mask(rng, image_hw, box),
-                "keypoints": keypoints,
-                "num_keypoints": sum(visibility > 0 for visibility in keypoints[2::3]),
-            }
-            annotations.append(annotation)
-    for key, annotation in zip(rng.permutation(len(annotations)).tolist(), annotations, strict=True):
-        annotation["id"] = key + 1
-    categories = [{"id": class_id, "name": f"class {class_id}"} for class_id in CLASS_IDS]
-    return {"images": images, "annotations": annotations, "categories": categories}
-
-
 def as_compressed_runs(mask, image_hw):
-    """Convert a mask to compressed run lengths by pycocotools."""
+    """Convert a mask by pycocotools; it accepts no other kind in results."""
     api = COCO()
     api.imgs = {1: {"height": image_hw[0], "width": image_hw[1]}}
     runs = api.annToRLE({"image_id": 1, "segmentation": mask})
     return {"size": list(runs["size"]), "counts": runs["counts"].decode()}
 
 
-def random_results(seed, truth, *kinds):
-    """Make copies of objects, shifted ones and unrelated ones, some images with more than 100, with tied scores."""
-    rng = np.random.default_rng(seed + 10_000)
-    hw_by_id = {image["id"]: (image["height"], image["width"]) for image in truth["images"]}
-    rows = []
-    for annotation in truth["annotations"]:
-        for _ in range(int(rng.choice([0, 1, 2, 40], p=[0.2, 0.4, 0.35, 0.05]))):
-            image_hw = hw_by_id[annotation["image_id"]]
-            x, y, width, height = np.array(annotation["bbox"]) + rng.choice([0, 1, 5]) * rng.normal(size=4)
-            box = [float(max(x, 0)), float(max(y, 0)), float(max(width, 1)), float(max(height, 1))]
-            mask = annotation["segmentation"] if rng.random() < 0.4 else random_mask(rng, image_hw, box)
-            if isinstance(mask, list) or isinstance(mask["counts"], list):
-                mask = as_compressed_runs(mask, image_hw)  # the only kind that pycocotools accepts in results
-            row = {
-                "image_id": annotation["image_id"],
-                "category_id": annotation["category_id"] if rng.random() < 0.9 else int(rng.choice(CLASS_IDS)),
-                "score": float(rng.integers(0, 6) / 5 if rng.random() < 0.5 else rng.random()),
-                "bbox": box,
-                "segmentation": mask,
-                "keypoints": nudged(rng, annotation["keypoints"], box),
+def random_files(seed):
+    """Make annotations with unsorted ids, crowds and objects without keypoints, and detections with tied scores."""
+    rng = np.random.default_rng(seed)
+    images, annotations, results = [], [], []
+    for image_id in rng.permutation(50)[:5].tolist():
+        image_hw = tuple(rng.integers(40, 220, 2).tolist())
+        images.append({"id": image_id, "height": image_hw[0], "width": image_hw[1], "file_name": f"{image_id}.jpg"})
+        for _ in range(int(rng.choice([0, 1, 4, 12]))):
+            sides = np.array(image_hw[::-1]) * rng.uniform(0.02, 0.6, 2)
+            box = np.round([*(rng.random(2) * (image_hw[::-1] - sides)), *sides], 1)
+            is_crowd = int(rng.random() < 0.15)
+            is_labelled = (rng.random(17) < rng.choice([0, 0.7, 1])) & (not is_crowd)
+            points = np.round(rng.random((17, 2)) * box[2:] + box[:2], 2) * is_labelled[:, None]
+            key = {"image_id": image_id, "category_id": int(rng.choice(CLASS_IDS))}
+            annotation = {
+                **key,
+                "id": int(rng.integers(1, 2**40)),
+                "bbox": box.tolist(),
+                "area": float(rng.choice([box[2] * box[3] * 0.6, 32.0**2, 96.0**2])),
+                "iscrowd": is_crowd,
+                "segmentation": random_mask(rng, image_hw, box),
+                "keypoints": np.column_stack([points, 2 * is_labelled]).ravel().tolist(),
+                "num_keypoints": int(is_labelled.sum()),
             }
-            rows.append(
-                {key: value for key, value in row.items() if key in ("image_id", "category_id", "score", *kinds)}
-            )
-    rng.shuffle(rows)
-    return rows
+            annotations.append(annotation)
+            for _ in range(int(rng.choice([0, 1, 2, 40], p=[0.2, 0.4, 0.35, 0.05]))):
+                found_box = np.maximum(box + rng.choice([0, 1, 5]) * rng.normal(size=4), [0, 0, 1, 1])
+                mask = annotation["segmentation"] if rng.random() < 0.4 else random_mask(rng, image_hw, found_box)
+                found_points = points + rng.choice([0, 0.02, 0.1, 0.5]) * rng.normal(size=(17, 2)) * box[2:]
+                found = {
+                    **key,
+                    "score": float(rng.integers(0, 6) / 5 if rng.random() < 0.5 else rng.random()),
+                    "bbox": found_box.tolist(),
+                    "segmentation": as_compressed_runs(mask, image_hw),
+                    "keypoints": np.column_stack([found_points, np.ones(17)]).ravel().tolist(),
+                }
+                if rng.random() < 0.1:
+                    found["category_id"] = int(rng.choice(CLASS_IDS))
+                results.append(found)
+    rng.shuffle(results)
+    categories = [{"id": class_id, "name": f"class {class_id}"} for class_id in CLASS_IDS]
+    return {"images": images, "annotations": annotations, "categories": categories}, results
 
 
 def official_numbers(truth, results, iou_type):
@@ -168,8 +125,8 @@ def our_numbers(truth, found, iou_type):
 def test_numbers_equal_pycocotools_to_the_last_digit(iou_type, kinds, seeds, tmp_path, capfd):
     num_measured = 0
     for seed in seeds:
-        truth = random_truth(seed)
-        results = random_results(seed, truth, *kinds)
+        truth, results = random_files(seed)
+        results = [{key: row[key] for key in ("image_id", "category_id", "score", *kinds)} for row in results]
         if results:  # pycocotools cannot read an empty list
             expected = official_numbers(truth, results, iou_type)
             for name, content in (("truth.json", truth), ("results.json", results)):

@@ -183,9 +183,9 @@ def test_the_page_shows_lineage_data_checks_and_training_curves(blessed, good_mo
 
 @pytest.mark.slow  # converts a model
 @pytest.mark.reliability("torn file", "evaluate")
-def test_tflite_variants_are_evaluated_and_damaged_ones_skipped(tmp_path, examples, good_model_uri, write_tiny_tflite):
+def test_tflite_variants_are_evaluated_and_damaged_ones_skipped(tmp_path, examples, good_model_uri, tiny_detector):
     shutil.copytree(good_model_uri, tmp_path / "model")
-    write_tiny_tflite(tmp_path / "model" / "Format-TFLite" / "int8.tflite", shift=0.1)
+    tiny_detector.write_tiny_tflite(tmp_path / "model" / "Format-TFLite" / "int8.tflite", shift=0.1)
     (tmp_path / "model" / "Format-TFLite" / "damaged.tflite").write_bytes(b"TFL3")
     done = do(tmp_path, examples, tmp_path / "model", gates=Gates(max_int8_ap_drop=0.01, **QUICK))
     assert "AP lost by int8" in done.message

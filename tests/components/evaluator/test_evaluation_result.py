@@ -41,12 +41,6 @@ def test_better_worse_and_identical_models_are_distinguished(models):
     assert "95% interval +0.000 to +0.000" in decisions[2].reason
 
 
-def test_a_strict_gate_refuses_an_identical_model(models):
-    split, better, _ = models
-    gates = Gates(baseline=BaselineGate(inside_noise="refuse", min_ap_change=0.001))
-    assert not evaluate(split, better, better, gates).decision.blessed
-
-
 def test_a_drop_in_a_slice_fails_its_gate(models):
     split, better, worse = models
     gates = Gates(

@@ -39,10 +39,10 @@ GATES = Gates(
 
 
 @pytest.fixture(scope="module")
-def evaluated(tmp_path_factory, write_tiny_detector, write_records, make_example):
+def evaluated(tmp_path_factory, tiny_detector, write_records, make_example):
     """Result and folder for a red object, a green one, and a crowd without a mask beside a red object."""
     folder = tmp_path_factory.mktemp("shapes")
-    model_dir = write_tiny_detector(folder / "Format-Serving", has_shapes=True)
+    model_dir = tiny_detector.write_tiny_detector(folder / "Format-Serving", has_shapes=True)
     records = [
         make_example([BOX], [1], name="a", masks=[MASK], keypoints=[POINTS]),
         make_example([BOX], [2], name="b", masks=[MASK], keypoints=[[]]),

@@ -21,6 +21,8 @@ def view_of(listed, *images):
 
 
 def test_each_record_is_shown_once_in_the_order_of_the_list():
+    single = view_of([("sample", "train", "a")], make_image("a", ("cat",), ("small",)))
+    assert single["filters"] == []  # each would have a single option
     listed = [("problem:boxes", "train", "b"), ("sample", "train", "a"), ("class:cat", "train", "b")]
     view = view_of(listed, make_image("a"), make_image("b"))
     assert [(each["name"], each["problems"]) for each in view["figures"]] == [
@@ -44,11 +46,6 @@ def test_figures_have_the_numbers_of_their_options():
         {"class": "1 0", "box-size": "1", "problem": "0", "split": "1"},
         {"class": "0", "box-size": "1 0", "problem": "", "split": "0"},
     ]
-
-
-def test_a_filter_with_a_single_option_is_omitted():
-    view = view_of([("sample", "train", "a")], make_image("a", ("cat",), ("small",)))
-    assert view["filters"] == []
 
 
 def test_an_image_that_cannot_be_drawn_is_shown_unless_it_is_only_an_example_of_a_class():

@@ -91,6 +91,8 @@ def counts_above_zero(analysis):
 
 
 POOR = [0, 0, 10, 4]  # IoU 40 / 100 with square(0)
+BOTH_ERRORS = {ErrorType.LOCALIZATION: 1, ErrorType.CLASSIFICATION: 1}
+HUNDRED = [(NOWHERE, 0.9, 2)] * 100
 GROUP, INSIDE = [100, 100, 50, 50], [110, 110, 10, 10]
 
 
@@ -106,23 +108,13 @@ GROUP, INSIDE = [100, 100, 50, 50], [110, 110, 10, 10]
         # Of two errors on one object, the one with the higher score is fixed.
         ([([0, 0, 10, 3], 0.8, 1), (POOR, 0.9, 1)], 0, {ErrorType.LOCALIZATION: 2}, {ErrorType.LOCALIZATION: 1.0}),
         # The localization error has the lower score, so no true positive is left after it is removed.
-        (
-            [(POOR, 0.8, 1), (square(0), 0.9, 2)],
-            0,
-            {ErrorType.LOCALIZATION: 1, ErrorType.CLASSIFICATION: 1},
-            {ErrorType.CLASSIFICATION: 1.0},
-        ),
+        ([(POOR, 0.8, 1), (square(0), 0.9, 2)], 0, BOTH_ERRORS, {ErrorType.CLASSIFICATION: 1.0}),
         # A localization error on a matched object is removed.
         ([(POOR, 0.95, 1), (square(0), 0.9, 1)], 0.5, {ErrorType.LOCALIZATION: 1}, {ErrorType.LOCALIZATION: 0.5}),
         # A class without ground truth counts in the mean.
         ([(square(0), 0.9, 1), (NOWHERE, 0.8, 2)], 0.5, {ErrorType.BACKGROUND: 1}, {ErrorType.BACKGROUND: 0.5}),
         # Only the hundred best detections of an image count.
-        (
-            [(square(0), 0.1, 1)] + [(NOWHERE, 0.9, 2)] * 100,
-            0,
-            {ErrorType.BACKGROUND: 100, ErrorType.MISSED: 1},
-            {},
-        ),
+        ([(square(0), 0.1, 1), *HUNDRED], 0, {ErrorType.BACKGROUND: 100, ErrorType.MISSED: 1}, {}),
     ],
 )
 def test_errors_of_one_object_match_values_by_hand(found, AP50, counts, costs):

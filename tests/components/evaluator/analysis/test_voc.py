@@ -72,46 +72,26 @@ THREE_OBJECTS = make_image(
 )  # true, false, true: precision 1, 1/2, 2/3 at recall 1/3, 1/3, 2/3
 
 
+THREE_OF_TEN = make_image([(square(i), 1) for i in range(10)], [(square(i), 0.9, 1) for i in range(3)])
+# IoU of the second detection: 90 / 110 with the first object, which is taken, 70 / 130 with the second.
+TAKEN = make_image([([0, 0, 10, 10], 1), ([0, 4, 10, 14], 1)], [([0, 0, 10, 10], 0.9, 1), ([0, 1, 10, 11], 0.8, 1)])
+# 8 of 18 px of the width are in the group.
+BESIDE = [([0, 12, 10, 30], 0.9, 1), (square(9), 0.8, 1)]
+BESIDE_GROUP = make_image([([0, 0, 20, 20], 1), (square(9), 1)], BESIDE, group_of=[0])
+WITHOUT_AREA = [([5, 5, 5, 9], 0.95, 1), ([5, 9, 8, 5], 0.94, 1)]
+
+
 @pytest.mark.parametrize(
     ("image", "rules", "options", "AP"),
     [
         (THREE_OBJECTS, PASCAL_VOC, {}, 5 / 9),  # 1/3 * 1 + 1/3 * 2/3
-        # 1 at recall 0, 0.1, 0.2, 0.3; 2/3 at 0.4, 0.5, 0.6; 0 at the other four: (4 + 2) / 11
-        (THREE_OBJECTS, PASCAL_VOC_2007, {}, 6 / 11),
-        # Recall ends at 3/10, which is reached exactly: precision 1 at 0, 0.1, 0.2 and 0.3.
-        (
-            make_image([(square(i), 1) for i in range(10)], [(square(i), 0.9, 1) for i in range(3)]),
-            PASCAL_VOC_2007,
-            {},
-            4 / 11,
-        ),
-        # IoU of the second detection: 90 / 110 with the first object, which is taken, 70 / 130 with the second.
-        (
-            make_image(
-                [([0, 0, 10, 10], 1), ([0, 4, 10, 14], 1)], [([0, 0, 10, 10], 0.9, 1), ([0, 1, 10, 11], 0.8, 1)]
-            ),
-            PASCAL_VOC,
-            {},
-            0.5,
-        ),
+        (THREE_OBJECTS, PASCAL_VOC_2007, {}, 6 / 11),  # 1 at recall 0 to 0.3; 2/3 at 0.4 to 0.6; 0 at the other four
+        (THREE_OF_TEN, PASCAL_VOC_2007, {}, 4 / 11),  # recall 3/10 is reached exactly
+        (TAKEN, PASCAL_VOC, {}, 0.5),
         (HALF, PASCAL_VOC, {}, 1.0),
         (HALF, PASCAL_VOC, {"min_iou": 0.51}, 0.0),
-        # 8 of 18 px of the width are in the group: less than half.
-        (
-            make_image(
-                [([0, 0, 20, 20], 1), (square(9), 1)], [([0, 12, 10, 30], 0.9, 1), (square(9), 0.8, 1)], group_of=[0]
-            ),
-            OPEN_IMAGES_V2,
-            {},
-            0.5,
-        ),
-        # Boxes without area are ignored.
-        (
-            make_image([(square(0), 1)], [([5, 5, 5, 9], 0.95, 1), ([5, 9, 8, 5], 0.94, 1), (square(0), 0.9, 1)]),
-            PASCAL_VOC,
-            {},
-            1.0,
-        ),
+        (BESIDE_GROUP, OPEN_IMAGES_V2, {}, 0.5),
+        (make_image([(square(0), 1)], [*WITHOUT_AREA, (square(0), 0.9, 1)]), PASCAL_VOC, {}, 1.0),
     ],
 )
 def test_AP_of_one_class_matches_values_by_hand(image, rules, options, AP):
