@@ -252,8 +252,8 @@ def _json_text(value: Any) -> str:
 
 def metric_properties(evaluation: EvaluationResult) -> dict[str, float]:
     """Return numbers by name for a `system.Metrics` artifact, without unmeasured ones and rare classes."""
-    candidate, numbers = evaluation.candidate, {}
-    coco = candidate.coco
+    candidate, coco = evaluation.candidate, evaluation.candidate.coco
+    numbers: dict[str, float] = {}
     for prefix, metrics, names in (
         ("", coco, METRIC_NAMES),
         (MASK, candidate.masks, METRIC_NAMES),
