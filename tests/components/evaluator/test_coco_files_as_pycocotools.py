@@ -38,6 +38,8 @@ def random_mask(rng, image_hw, box):
 
 def as_compressed_runs(mask, image_hw):
     """Convert a mask by pycocotools; it accepts no other kind in results."""
+    if isinstance(mask, dict) and isinstance(mask["counts"], str):
+        return mask
     api = COCO()
     api.imgs = {1: {"height": image_hw[0], "width": image_hw[1]}}
     runs = api.annToRLE({"image_id": 1, "segmentation": mask})
