@@ -164,6 +164,21 @@ def pad_before_stride(
     return features, "same"
 
 
+def pad_to_multiple(image: keras.KerasTensor, multiple: int) -> keras.KerasTensor:
+    """Pad with zeros below and to the right to a multiple of `multiple`; boxes are relative to the unpadded image."""
+    rows, columns = (-side % multiple for side in image.shape[1:3])
+    if rows == 0 and columns == 0:
+        return image
+    return keras.layers.ZeroPadding2D(((0, rows), (0, columns)), name="image_pad")(image)
+
+
+def join_levels(levels: list[keras.KerasTensor], depth: int) -> keras.KerasTensor:
+    """Concatenate the outputs of heads for each level, [B, H, W, anchors * depth], to float32 [B, A, depth]."""
+    flat = [keras.layers.Reshape((-1, depth))(level) for level in levels]
+    joined = keras.layers.Concatenate(axis=1)(flat) if len(flat) > 1 else flat[0]
+    return keras.layers.Activation("linear", dtype=tf.float32)(joined)
+
+
 def round_channels(num_channels: float) -> int:
     """Round to the nearest multiple of 8: at least 8, and at most 10 % below (MobileNetV2 and EfficientNet)."""
     rounded = max(8, int(num_channels + 4) // 8 * 8)

@@ -59,8 +59,7 @@ def choose_trained(
     """Select the trainable variables in `update_trainable_variables`, without the frozen ones.
 
     Args:
-        foreign_names: by path, the variable's keys in other systems' checkpoints, for patterns that match none of our
-            other systems' checkpoints.
+        foreign_names: by path, the variable's keys in other systems' checkpoints, for patterns that match none of ours.
 
     Raises:
         InputError: for a pattern that matches no name, and if no variable is left to train.

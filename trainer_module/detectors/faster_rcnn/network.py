@@ -25,9 +25,8 @@ from detloom.trainer_module.layers.backbones.resnet_v1 import (
     build_resnet_v1,
     build_resnet_v1_level,
 )
-from detloom.trainer_module.layers.conv_layers import ConvLayers
+from detloom.trainer_module.layers.conv_layers import ConvLayers, join_levels, pad_to_multiple
 from detloom.trainer_module.layers.necks.fpn import build_fpn
-from detloom.trainer_module.layers.necks.pyramid_levels import padded_hw
 
 INCEPTION_RESNET_V2: Literal["inception_resnet_v2"] = "inception_resnet_v2"
 _SECOND_STAGE_LEVEL = 5
@@ -141,11 +140,8 @@ def _build_features(config: FasterRcnnFeatureExtractor, image: keras.KerasTensor
     if config.neck is None:
         levels = build_resnet_v1(extractor, image, freeze_batchnorm=is_frozen, max_level=FIRST_STAGE_LEVEL)
         return {FIRST_STAGE_LEVEL: levels[FIRST_STAGE_LEVEL]}
-    sides = image.shape[1:3]
-    rows, columns = (big - side for big, side in zip(padded_hw(sides, extractor.pad_to_multiple), sides, strict=True))
-    if rows or columns:
-        image = keras.layers.ZeroPadding2D(((0, rows), (0, columns)), name="image_pad")(image)
-    levels = build_resnet_v1(extractor, image, freeze_batchnorm=is_frozen)
+    padded = pad_to_multiple(image, extractor.pad_to_multiple)
+    levels = build_resnet_v1(extractor, padded, freeze_batchnorm=is_frozen)
     return build_fpn(extractor, levels, freeze_batchnorm=is_frozen)
 
 
@@ -167,16 +163,11 @@ def _build_rpn_heads(config: FasterRcnn, features: dict[int, keras.KerasTensor])
         hidden = activate(hidden if batch_norm is None else batch_norm(hidden))
         for what, depth in (("offsets", 4), ("objectness", 2)):
             head = layers.conv(per_location * depth, 1, f"head_rpn_{what}_{index}", use_bias=True)
-            found[what].append(keras.layers.Reshape((-1, depth))(head(hidden)))
+            found[what].append(head(hidden))
     return {
-        "rpn_offsets_BA4": _join_levels(found["offsets"]),
-        "objectness_logits_BA2": _join_levels(found["objectness"]),
+        "rpn_offsets_BA4": join_levels(found["offsets"], 4),
+        "objectness_logits_BA2": join_levels(found["objectness"], 2),
     }
-
-
-def _join_levels(levels: list[keras.KerasTensor]) -> keras.KerasTensor:
-    joined = keras.layers.Concatenate(axis=1)(levels) if len(levels) > 1 else levels[0]
-    return keras.layers.Activation("linear", dtype=tf.float32)(joined)
 
 
 def _build_second_stage(

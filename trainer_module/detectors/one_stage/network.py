@@ -22,6 +22,7 @@ from detloom.trainer_module.layers.backbones.efficientnet import build_efficient
 from detloom.trainer_module.layers.backbones.mobilenet_v1 import build_mobilenet_v1
 from detloom.trainer_module.layers.backbones.mobilenet_v2 import build_mobilenet_v2
 from detloom.trainer_module.layers.backbones.resnet_v1 import build_resnet_v1
+from detloom.trainer_module.layers.conv_layers import join_levels, pad_to_multiple
 from detloom.trainer_module.layers.necks.bifpn import build_bifpn
 from detloom.trainer_module.layers.necks.extra_layers import build_extra_layers
 from detloom.trainer_module.layers.necks.fpn import build_fpn
@@ -50,12 +51,12 @@ def build_ssd(config: Ssd, num_classes: int) -> keras.Model:
     height, width = network_hw(config.image_resizer)
     extractor = config.feature_extractor
     image = keras.Input((height, width, 3), name="image")
-    padded = _pad_to_multiple(image, extractor.pad_to_multiple)
+    padded = pad_to_multiple(image, extractor.pad_to_multiple)
     features = _build_backbone(extractor, padded, freeze_batchnorm=config.freeze_batchnorm)
     pyramid = _build_neck(extractor, features, freeze_batchnorm=config.freeze_batchnorm)
     num_channels = num_classes + int(config.add_background_class)
     offsets, logits = _build_heads(config, pyramid, num_channels)
-    outputs = {"offsets_BA4": _concat_levels(offsets, 4), "class_logits_BAC": _concat_levels(logits, num_channels)}
+    outputs = {"offsets_BA4": join_levels(offsets, 4), "class_logits_BAC": join_levels(logits, num_channels)}
     return keras.Model(image, outputs, name=f"ssd_{extractor.backbone}{_name_neck(extractor)}_{height}x{width}")
 
 
@@ -67,14 +68,6 @@ def _name_neck(config: FeatureExtractor) -> str:
         case BiFpn():
             return "_bifpn"
     return ""
-
-
-def _pad_to_multiple(image: keras.KerasTensor, multiple: int) -> keras.KerasTensor:
-    """Pad with zeros below and to the right to a multiple of `multiple`; boxes are relative to the unpadded image."""
-    rows, columns = (-side % multiple for side in image.shape[1:3])
-    if rows == 0 and columns == 0:
-        return image
-    return keras.layers.ZeroPadding2D(((0, rows), (0, columns)), name="image_pad")(image)
 
 
 def _build_backbone(
@@ -113,10 +106,3 @@ def _build_heads(
         case WeightSharedConvolutionalBoxPredictor():
             return build_shared_heads(config, pyramid, num_class_channels)
     raise AssertionError(f"no such heads: {config.box_predictor}")
-
-
-def _concat_levels(levels: list[keras.KerasTensor], depth: int) -> keras.KerasTensor:
-    """Concatenate the levels [B, H, W, anchors * depth] to float32 [B, A, depth]."""
-    flat = [keras.layers.Reshape((-1, depth))(level) for level in levels]
-    joined = keras.layers.Concatenate(axis=1)(flat) if len(flat) > 1 else flat[0]
-    return keras.layers.Activation("linear", dtype=tf.float32)(joined)

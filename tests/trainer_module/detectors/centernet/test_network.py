@@ -28,7 +28,10 @@ def test_no_weight_is_penalized_and_the_heat_map_starts_near_its_bias(center_net
     np.testing.assert_allclose(network.get_layer("head_classes").bias.numpy(), -2.19)
 
 
-@pytest.mark.parametrize("precision", ["bfloat16", pytest.param("float16", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "precision",
+    [pytest.param("bfloat16", marks=pytest.mark.slow), pytest.param("float16", marks=pytest.mark.nightly)],
+)
 def test_bilinear_upsampling_compiles_in_low_precision_under_xla(precision, center_net_configs):
     """XLA's gradient of this operation is float32 for any input, which fails in the next operation."""
     config = center_net_configs["mobilenet_v2"]

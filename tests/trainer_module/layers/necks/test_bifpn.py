@@ -69,7 +69,11 @@ def test_a_plain_sum_has_no_weights():
 
 
 @pytest.mark.parametrize(
-    "method", ["fast_attention", *(pytest.param(m, marks=pytest.mark.slow) for m in ("attention", "sum"))]
+    "method",
+    [
+        pytest.param("fast_attention", marks=pytest.mark.slow),
+        *(pytest.param(method, marks=pytest.mark.nightly) for method in ("attention", "sum")),
+    ],
 )
 def test_all_fusions_compile_under_xla_with_equal_gradients(method):
     network = build(min_level=4, max_level=5, combine_method=method)
