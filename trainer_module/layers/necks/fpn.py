@@ -23,8 +23,7 @@ def build_fpn(
 
     def conv3x3(inputs: keras.KerasTensor, name: str, *, strides: int = 1) -> keras.KerasTensor:
         padded, padding = pad_before_stride(config, inputs, f"{name}_pad") if strides > 1 else (inputs, "same")
-        settings = {"use_depthwise": config.use_depthwise, "padding": padding, "strides": strides}
-        conv = layers.conv(num_channels, 3, name, **settings)
+        conv = layers.conv(num_channels, 3, name, use_depthwise=config.use_depthwise, padding=padding, strides=strides)
         return layers.finish(conv(padded), name)
 
     top = min(neck.max_level, max(features))
