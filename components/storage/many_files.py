@@ -36,9 +36,6 @@ def map_files(storage: Storage, function: Callable[[_Item], _Result], items: Ite
 def read_lines_of_files(storage: Storage, folder: str) -> Iterator[bytes]:
     """Yield the lines of all files in a folder without their ends, in the order of the names."""
     paths = (f"{folder}/{name}" for name in storage.list_names(folder))
-    if not is_address(storage.root):
-        yield from itertools.chain.from_iterable(map(storage.read_lines, paths))
-        return
     for path, data in map_files(storage, lambda path: (path, storage.read(path, _LARGE_BYTES) or b""), paths):
         if len(data) > _LARGE_BYTES:
             yield from storage.read_lines(path)
