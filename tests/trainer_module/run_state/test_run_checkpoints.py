@@ -14,15 +14,15 @@ from detloom.trainer_module.run_state.run_checkpoints import RunCheckpoints
 TRAIN = Train(num_steps=9, optimizer=MomentumOptimizer(learning_rate=ConstantLearningRate()), max_to_keep=2)
 
 
-def make(folder, train=TRAIN, **settings):
+def make(folder, train=TRAIN, shape=(), **settings):
     """Return checkpoints of one variable, which `save` sets to the step."""
-    variable = tf.Variable(-1.0)
+    variable = tf.Variable(tf.fill(shape, -1.0))
     return RunCheckpoints(folder, {"network": {"head/kernel": variable}}, train, **settings), variable
 
 
 def save(checkpoints, variable, *steps):
     for step in steps:
-        variable.assign(float(step))
+        variable.assign(tf.fill(variable.shape, float(step)))
         checkpoints.save(step)
 
 
@@ -212,3 +212,52 @@ def test_newest_checkpoint_can_be_quarantined_if_another_exists(tmp_path):
     assert (checkpoints.restore_newest(), float(variable)) == (5, 5.0)
     assert not checkpoints.quarantine_newest()
     assert checkpoints.steps == [5]
+
+
+# --- full and read-only disk, jumping clock ---------------------------------------------------------------------------
+
+
+LARGE = (100_000,)  # 400 kB
+
+
+def restore_large(folder):
+    """Return the step of the newest checkpoint and the value of its weights."""
+    checkpoints, variable = make(folder, shape=LARGE)
+    return checkpoints.restore_newest(), float(variable[0])
+
+
+@pytest.mark.reliability("full disk", "train")
+@pytest.mark.parametrize("free_bytes", [0, 8192, 200_000, 403_000])
+def test_full_disk_keeps_the_earlier_checkpoint_and_the_next_save_succeeds(disk, free_bytes):
+    checkpoints, variable = make(disk.folder / "checkpoints", shape=LARGE)
+    save(checkpoints, variable, 5)
+    disk.fill(free_bytes)
+    with pytest.raises((OSError, tf.errors.OpError), match="No space left on device"):
+        save(checkpoints, variable, 10)
+    assert restore_large(disk.folder / "checkpoints") == (5, 5.0)
+    disk.empty()
+    save(checkpoints, variable, 15)
+    assert restore_large(disk.folder / "checkpoints") == (15, 15.0)
+
+
+@pytest.mark.reliability("read-only", "train")
+def test_checkpoint_on_a_read_only_disk_is_restored_and_not_replaced(disk):
+    checkpoints, variable = make(disk.folder / "checkpoints", shape=LARGE)
+    save(checkpoints, variable, 5)
+    disk.make_read_only()
+    with pytest.raises((OSError, tf.errors.OpError), match="Read-only file system"):
+        save(checkpoints, variable, 10)
+    assert restore_large(disk.folder / "checkpoints") == (5, 5.0)
+
+
+@pytest.mark.reliability("clock jump", "train")
+@pytest.mark.usefixtures("jumping_clock")
+def test_newest_checkpoint_is_that_of_the_highest_step_whatever_the_clock(tmp_path):
+    """The times of the files are those of a clock that goes back by an hour at each checkpoint."""
+    checkpoints, variable = make(tmp_path, Train(**{**vars(TRAIN), "keep_checkpoint_every_n_hours": 2}))
+    for step in range(1, 7):
+        save(checkpoints, variable, step)
+        os.utime(tmp_path / f"ckpt-{step}.index", (1e6 - 3600 * step, 1e6 - 3600 * step))
+    assert checkpoints.steps[-2:] == [5, 6]
+    other, restored = make(tmp_path)
+    assert (other.restore_newest(), float(restored)) == (6, 6.0)

@@ -101,6 +101,21 @@ def test_second_process_with_the_same_run_is_refused(tmp_path):
         unfinished_run(tmp_path / "13", "key").__enter__()
 
 
+@pytest.mark.reliability("lost lease", "train")
+def test_run_that_lost_its_lock_is_not_moved_away_from_the_next_owner(tmp_path):
+    run = unfinished_run(tmp_path / "12", "key")
+    folder = run.__enter__()
+    (folder / "ckpt-7").write_text("seven steps")
+    folder.with_suffix(".lock").unlink()
+    with unfinished_run(tmp_path / "13", "key") as next_folder:
+        assert next_folder == folder
+        with pytest.raises(OSError, match=r"key\.lock"):
+            run.__exit__(None, None, None)
+        assert not (tmp_path / "12").exists()
+        assert (next_folder / "ckpt-7").read_text() == "seven steps"
+    assert (tmp_path / "13" / "ckpt-7").is_file()
+
+
 def test_worker_uses_the_chiefs_folder_and_does_not_move_it(tmp_path):
     with unfinished_run(tmp_path / "12", "key") as folder:
         with unfinished_run(tmp_path / "12", "key", is_chief=False) as seen:
