@@ -65,6 +65,11 @@ def test_a_detector_has_the_losses_and_detections_of_the_interface(detector, bat
     assert found[NUM_DETECTIONS].shape == (4,)
 
 
+def test_no_weight_is_penalized_and_the_heat_map_starts_near_its_bias(detector):
+    assert detector.network.losses == []
+    np.testing.assert_allclose(detector.network.get_layer("head_classes").bias.numpy(), -2.19)
+
+
 @pytest.mark.nightly
 def test_a_step_in_low_precision_is_close_to_float32(config, assert_low_precision_is_close):
     small = dataclasses.replace(config.image_resizer, min_dimension=64, max_dimension=64)
