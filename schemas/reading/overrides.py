@@ -61,18 +61,14 @@ def merge(*layers: Located) -> Located:
     return Located(data, locate)
 
 
-def is_settings_file(text: str) -> bool:
-    """Return True if a value of `--set` is the path of a YAML file."""
-    return "=" not in text and text.endswith((".yaml", ".yml"))
-
-
 def read_setting(text: str) -> Located:
     """Read a value of `--set`: one setting, or the path of a YAML file of settings, whose top-level keys may be dotted.
 
     Raises:
         InputError: if the setting or the file is invalid.
     """
-    if not is_settings_file(text):
+    is_file = "=" not in text and text.endswith((".yaml", ".yml"))
+    if not is_file:
         return parse_set(text)
     data, locate = read_yaml(Path(text))
     if not isinstance(data, Mapping):
