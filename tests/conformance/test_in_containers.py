@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -13,12 +14,12 @@ from conformance_driver.job import read_job
 from conformance_driver.run import Machine
 from container_runner import ContainerRunner
 
-from detloom.pipelines.doctor.check_image import find_engine
 from detloom.pipelines.samples.demo_data import write_embedded_digits
 from detloom.pipelines.samples.sample_run_file import sample_run_file
 from detloom.schemas.reading.overrides import parse_set
 from detloom.schemas.run_file.read_run_file import read_run_file
 
+ENGINE = "podman" if shutil.which("podman") else "docker"
 IMAGE = os.environ.get("DETLOOM_TEST_IMAGE", "")
 # Settings for the run, one per line, such as train.num_steps=30, to try the test.
 SETTINGS = os.environ.get("DETLOOM_TEST_SETTINGS", "").splitlines()
@@ -34,7 +35,7 @@ pytestmark = [
 
 def in_image(*command: str) -> str:
     done = subprocess.run(
-        [find_engine(), "run", "--rm", "--network=none", f"--entrypoint={command[0]}", IMAGE, *command[1:]],
+        [ENGINE, "run", "--rm", "--network=none", f"--entrypoint={command[0]}", IMAGE, *command[1:]],
         capture_output=True,
         text=True,
         check=True,
@@ -85,12 +86,11 @@ def test_every_task_of_the_demo_runs_in_the_image_and_a_model_is_pushed(tmp_path
 @pytest.fixture
 def docker_host(tmp_path):
     """Return the address of the engine's service; podman's is started for the test."""
-    engine = find_engine()
-    if engine != "podman":
+    if ENGINE != "podman":
         yield os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
         return
     address = f"unix://{tmp_path}/podman.sock"
-    service = subprocess.Popen([engine, "system", "service", "--time=0", address])
+    service = subprocess.Popen([ENGINE, "system", "service", "--time=0", address])
     try:
         while not (tmp_path / "podman.sock").exists():
             assert service.poll() is None, "podman's service did not start"
