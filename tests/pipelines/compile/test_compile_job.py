@@ -15,7 +15,7 @@ from detloom.pipelines.container.run_node import VERTEX_PUSHER
 
 ROOT = Path(detloom.__file__).parents[1]
 GPU, DATAFLOW = "kubeflow_gpu", "vertex_gpu_dataflow"  # with a decision, messages, retries and limits
-ENDPOINT = "{project: my-project, region: us-central1, endpoint_name: cells, container_image: image}"
+TO_ENDPOINT = "push.vertex={project: my-project, region: us-central1, endpoint_name: cells, container_image: image}"
 CHANGES = (
     "nodes=[{node: Notifier, max_retries: 4, cpu: 500m}, {node: ProductionModel, cpu: '2', max_retries: 3}]",
     "gates={floors: [], no_floor_reason: The run is a trial of the cluster.}",
@@ -60,7 +60,7 @@ def test_jobs_have_no_resolver_and_compare_with_the_model_that_serves(compile_sp
 
 
 def test_the_model_of_an_endpoint_serves_and_tfx_deploys_the_next_one(compile_spec):
-    spec = compile_spec("vertex_tpu_v5e", f"push.vertex={ENDPOINT}")
+    spec = compile_spec("vertex_tpu_v5e", TO_ENDPOINT)
     assert containers_of(spec)["Pusher"]["args"][1] == VERTEX_PUSHER
     assert constants_of(tasks_of(spec)["ProductionModel"])["production"] == "vertex://my-project/us-central1/cells"
 
@@ -184,7 +184,7 @@ def test_without_failure_notifications_there_is_no_exit_handler(compile_spec):
 
 def test_the_pipeline_root_is_set_where_each_backend_reads_it(compile_text, compile_spec):
     assert compile_spec(GPU)["defaultPipelineRoot"] == "s3://artifacts/kfp"
-    job = json.loads(compile_text("vertex_tpu_v5e"))
+    job = json.loads(compile_text("vertex_tpu_v5e", TO_ENDPOINT))
     assert job["runtimeConfig"]["gcsOutputDirectory"] == job["pipelineSpec"]["defaultPipelineRoot"]
     assert job["labels"]["team"] == "vision"
     assert job["displayName"] == "cells-tpu"

@@ -109,16 +109,6 @@ def test_nodes_without_settings_get_only_image_policy_user_and_volumes(run_of):
     assert found == {"ImportSchemaGen_executor": expected, "StatisticsGen_executor": expected}
 
 
-def test_secrets_of_notifications_reach_only_the_notifiers(run_of):
-    run = run_of(kubeflow=KUBEFLOW, notifications={"webhook": {"url": "kubernetes:hooks/address"}})
-    nodes = ("Notifier", "SkipNotifier", "FailureNotifier", "Trainer")
-    found = executors(run, **{node: node for node in nodes})
-    has_secret = {
-        node: [each["secretName"] for each in found[f"{node}_executor"].get("secretAsEnv", [])] for node in nodes
-    }
-    assert has_secret == {"Notifier": ["hooks"], "SkipNotifier": ["hooks"], "FailureNotifier": ["hooks"], "Trainer": []}
-
-
 @pytest.mark.parametrize(
     ("cpu", "memory", "cores", "gigabytes"),
     [
