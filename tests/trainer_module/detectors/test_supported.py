@@ -118,6 +118,7 @@ READ_IN = {
     "deepmac": ("detectors/centernet",),
     "faster_rcnn": ("detectors/faster_rcnn",),
     "network": ("boxes", "detectors", "layers"),
+    "non_max_suppression": ("boxes", "detectors"),
     "optimizers": ("training",),
     "augmentations": ("data/augmentations",),
     "color_augmentations": ("data/augmentations",),
