@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from detloom.components.evaluator.coco_masks import encode_mask, measure_mask
 from detloom.components.evaluator.measurements import Split
 from detloom.components.evaluator.slices import Feature
+from detloom.components.example_gen.coco_masks import encode_mask, measure_mask
 from detloom.components.example_gen.sources.json_values import is_pixel_count, is_text, name_type, show, to_number
 from detloom.schemas.contracts.keypoint_sigmas import COCO_SIGMAS, sigmas_of
 from detloom.schemas.contracts.label_map import LabelMap

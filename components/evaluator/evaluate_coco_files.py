@@ -18,7 +18,6 @@ from detloom.components.evaluator.coco_files import (
     read_coco_ground_truth,
     read_keypoints,
 )
-from detloom.components.evaluator.coco_masks import encode_mask
 from detloom.components.evaluator.evaluation_result import (
     EvaluationResult,
     EvaluatorParams,
@@ -30,6 +29,7 @@ from detloom.components.evaluator.evaluation_result import (
 from detloom.components.evaluator.measurements import areas_of
 from detloom.components.evaluator.report.example_images import ImagePlan, draw_image, plan_images
 from detloom.components.evaluator.report.output_files import LOCK_FILE, write_report
+from detloom.components.example_gen.coco_masks import encode_mask
 from detloom.components.storage.output_lock import hold_output
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import escape

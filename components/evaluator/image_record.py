@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from detloom.components.evaluation_requirements import Feature
-from detloom.components.evaluator.coco_masks import encode_mask
+from detloom.components.example_gen.coco_masks import encode_mask
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.boxes.masks import as_counts
 from detloom.trainer_module.evaluation.coco_images import ImageDetections, ImageGroundTruth

@@ -1,6 +1,5 @@
 """Fixtures: addresses without a network, and Beam workers in separate processes."""
 
-import io
 import os
 import socket
 import subprocess
@@ -20,129 +19,16 @@ FIRST_UPLOAD = datetime(2026, 3, 1, tzinfo=timezone.utc)
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="session")
-def ram_addresses() -> str:
-    """Register TensorFlow's in-memory file system with Beam and TFX as a stand-in for an object store; return its
-    scheme.
-    """
-    import tensorflow as tf
-    from apache_beam.io.filesystem import CompressionTypes, FileMetadata, FileSystem
-    from tfx.dsl.io import filesystem_registry
-    from tfx.dsl.io.plugins.tensorflow_gfile import TensorflowFilesystem
-
-    gfile = tf.io.gfile
-
-    class _Written(io.BytesIO):
-        def __init__(self, path: str) -> None:
-            super().__init__()
-            self._path = path
-
-        def close(self) -> None:
-            if not self.closed:
-                with gfile.GFile(self._path, "wb") as file:
-                    file.write(self.getvalue())
-            super().close()
-
-    class RamFileSystem(FileSystem):  # Beam finds it among the subclasses
-        @classmethod
-        def scheme(cls) -> str:
-            return "ram"
-
-        def join(self, basepath: str, *paths: str) -> str:
-            return "/".join([basepath.rstrip("/"), *paths])
-
-        def split(self, path: str) -> tuple[str, str]:
-            head, _, tail = path.rpartition("/")
-            return head, tail
-
-        def mkdirs(self, path: str) -> None:
-            gfile.makedirs(path)
-
-        def has_dirs(self) -> bool:
-            return True
-
-        def _list(self, dir_or_prefix: str) -> Iterator[FileMetadata]:
-            folder = dir_or_prefix.rstrip("/") if gfile.isdir(dir_or_prefix) else dir_or_prefix.rpartition("/")[0]
-            for parent, _, names in gfile.walk(folder):
-                for name in names:
-                    path = f"{parent.rstrip('/')}/{name}"
-                    if path.startswith(dir_or_prefix):
-                        yield self.metadata(path)
-
-        def create(self, path: str, mime_type: str = "", compression_type: str = CompressionTypes.AUTO) -> Any:
-            return _Written(path)
-
-        def open(self, path: str, mime_type: str = "", compression_type: str = CompressionTypes.AUTO) -> Any:
-            with gfile.GFile(path, "rb") as file:
-                return io.BytesIO(file.read())
-
-        def copy(self, source_file_names: Sequence[str], destination_file_names: Sequence[str]) -> None:
-            for source, target in zip(source_file_names, destination_file_names, strict=True):
-                gfile.copy(source, target, overwrite=True)
-
-        def rename(self, source_file_names: Sequence[str], destination_file_names: Sequence[str]) -> None:
-            for source, target in zip(source_file_names, destination_file_names, strict=True):
-                gfile.rename(source, target, overwrite=True)
-
-        def exists(self, path: str) -> bool:
-            return bool(gfile.exists(path))
-
-        def size(self, path: str) -> int:
-            return int(gfile.stat(path).length)
-
-        def last_updated(self, path: str) -> float:
-            return 0.0
-
-        def checksum(self, path: str) -> str:
-            return str(self.size(path))
-
-        def metadata(self, path: str) -> FileMetadata:
-            return FileMetadata(path, self.size(path), 0.0)
-
-        def delete(self, paths: Sequence[str]) -> None:
-            for path in paths:
-                if gfile.isdir(path):
-                    gfile.rmtree(path)
-                elif gfile.exists(path):
-                    gfile.remove(path)
-
-    class TfxRamFileSystem(TensorflowFilesystem):
-        SUPPORTED_SCHEMES = ("ram://",)
-
-    filesystem_registry.DEFAULT_FILESYSTEM_REGISTRY.register(TfxRamFileSystem, priority=0)
-    ram_addresses.beam = RamFileSystem  # type: ignore[attr-defined] # Beam holds no reference to it
-    return "ram://"
-
-
 @pytest.fixture
-def ram_folder(ram_addresses: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A new folder at an address, deleted after the test."""
-    import tensorflow as tf
-    from gfile_storage import GfileStorage
+def file_address(monkeypatch: pytest.MonkeyPatch) -> Callable[[object], str]:
+    """Return a function that returns the address of a local folder, which is read like one of an object store."""
+    from file_addresses import SCHEME, local_path
 
-    monkeypatch.setattr("detloom.components.storage.storage.REMOTE_SCHEMES", (ram_addresses,))
-    monkeypatch.setattr("detloom.components.storage.storage.BucketStorage", GfileStorage)
-    folder = f"{ram_addresses}{tmp_path.name}"
-    tf.io.gfile.makedirs(folder)
-    yield folder
-    tf.io.gfile.rmtree(folder)
+    from detloom.components.storage.storage import LocalStorage
 
-
-@pytest.fixture(scope="session")
-def copy_folder() -> Callable[[Path, str], str]:
-    """Copy a local folder to an address, and return the address."""
-    import tensorflow as tf
-
-    def copy(source: Path, target: str) -> str:
-        for path in sorted(source.rglob("*")):
-            address = f"{target}/{path.relative_to(source).as_posix()}"
-            if path.is_file():
-                tf.io.gfile.makedirs(address.rpartition("/")[0])
-                with tf.io.gfile.GFile(address, "wb") as file:
-                    file.write(path.read_bytes())
-        return target
-
-    return copy
+    monkeypatch.setattr("detloom.components.storage.storage.REMOTE_SCHEMES", (SCHEME,))
+    monkeypatch.setattr("detloom.components.storage.storage.BucketStorage", lambda root: LocalStorage(local_path(root)))
+    return lambda folder: f"{SCHEME}{folder}"
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,7 @@
-"""Provoke faults: a full or read-only disk, a jumping clock, a killed process; a pytest plugin with fixtures."""
+"""Provoke faults: a full or read-only disk, a jumping clock, a stopped process; a pytest plugin with fixtures."""
 
+import contextlib
+import errno
 import itertools
 import os
 import shutil
@@ -9,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -17,7 +20,9 @@ _BLOCK_BYTES = 4096
 _BALLAST = ".ballast"
 _JUMPS_SECONDS = (0.0, -86_400.0, 7200.0, -3600.0, 86_400.0)
 _WATCHED = ("open", "os.", "shutil.", "fcntl.", "pathlib.")
-_NOT_KILLED = 7
+_REMOVES = ("os.remove", "os.rmdir", "shutil.rmtree", "os.truncate")
+_NOT_STOPPED = 7
+Fault = Literal["kill", "error", "interrupt", "full", "read_only"]
 
 
 class Disk:
@@ -65,36 +70,56 @@ def jumping_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "time_ns", lambda: int(time.time() * 1e9))
 
 
-def kill_at_every_step(folder: Path, act: Callable[[], object]) -> Iterator[int]:
-    """Run `act` in forked processes, of which the n-th is killed before its n-th file operation below `folder`.
+def stop_at_every_step(folder: Path, act: Callable[[], object], fault: Fault = "kill", every: int = 1) -> Iterator[int]:
+    """Run `act` in forked processes; the one of number n meets a fault at its n-th file operation below `folder`.
 
-    Yields n after each kill, and ends when `act` has ended before its n-th operation. `act` must not call TensorFlow,
-    whose threads a forked process does not have.
+    "kill" ends the process, "error" is an error of the disk, "interrupt" is Ctrl-C; "full" and "read_only" refuse this
+    and all later operations that write. Yields n after each process, for each `every`-th n, and ends when `act` has
+    ended before its n-th operation. `act` must not call TensorFlow, whose threads a forked process does not have.
     """
-    for stop_at in itertools.count(1):
+    for stop_at in itertools.count(1, every):
         child = os.fork()
         if child == 0:
-            _run_until(folder, act, stop_at)
+            _run_until(folder, act, fault, stop_at)
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        if code == _NOT_KILLED:
+        if code == _NOT_STOPPED:
             return
-        assert code == -signal.SIGKILL, f"the process ended with {code} before operation {stop_at}"
+        expected = -signal.SIGKILL if fault == "kill" else 0
+        assert code == expected, f"the process ended with {code} at operation {stop_at}"
         yield stop_at
 
 
-def _run_until(folder: Path, act: Callable[[], object], stop_at: int) -> None:
+def _run_until(folder: Path, act: Callable[[], object], fault: Fault, stop_at: int) -> None:
     """Run `act` in this forked process, and end the process."""
-    count = itertools.count(1)
+    count = 0
 
     def watch(event: str, arguments: tuple[object, ...]) -> None:
-        is_watched = event.startswith(_WATCHED) and any(str(folder) in str(argument) for argument in arguments)
-        if is_watched and next(count) == stop_at:
+        nonlocal count
+        if not event.startswith(_WATCHED) or not any(str(folder) in str(argument) for argument in arguments):
+            return
+        count += 1
+        if count == stop_at and fault == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
+        if count == stop_at and fault == "interrupt":
+            raise KeyboardInterrupt
+        if count == stop_at and fault == "error":
+            raise OSError(errno.EIO, "i/o error", event)
+        if count >= stop_at and fault == "full" and _writes(event, arguments) and event not in _REMOVES:
+            raise OSError(errno.ENOSPC, "no space left", event)
+        if count >= stop_at and fault == "read_only" and _writes(event, arguments):
+            raise OSError(errno.EROFS, "read-only", event)
 
     sys.addaudithook(watch)
     try:
-        act()
+        with contextlib.suppress(*() if fault == "kill" else (OSError, ValueError, KeyboardInterrupt)):
+            act()
     except BaseException:
         sys.excepthook(*sys.exc_info())
         os._exit(1)
-    os._exit(_NOT_KILLED)  # without the handlers of the parent
+    os._exit(_NOT_STOPPED if count < stop_at else 0)  # without the handlers of the parent
+
+
+def _writes(event: str, arguments: tuple[object, ...]) -> bool:
+    if event == "open":
+        return isinstance(arguments[2], int) and bool(arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
+    return event in (*_REMOVES, "os.mkdir", "os.rename", "os.fsync", "shutil.copyfile")

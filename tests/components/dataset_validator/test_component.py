@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 
 import pytest
-import tensorflow as tf
 from apache_beam.testing import test_pipeline
 from tfx.types import Channel, artifact_utils, standard_artifacts
 
@@ -133,21 +132,16 @@ def test_do_writes_the_report_with_its_span_the_page_and_the_metrics(artifacts):
     assert metrics.get_float_custom_property("checks_failed") == 0.0
 
 
-def test_artifacts_at_addresses_give_the_same_report(artifacts, ram_folder, with_beam):
+def test_artifacts_at_addresses_give_the_same_report(artifacts, file_address, with_beam, tmp_path):
     local = json.loads((run(artifacts) / "report.json").read_text())
     (examples,) = artifacts[0]["examples"]
-    for path in Path(examples.uri).rglob("*"):
-        if path.is_file():
-            tf.io.gfile.makedirs(f"{ram_folder}/{path.parent.relative_to(examples.uri)}")
-            tf.io.gfile.copy(str(path), f"{ram_folder}/{path.relative_to(examples.uri)}")
-    examples.uri = ram_folder
+    examples.uri = file_address(examples.uri)
     for name, (artifact,) in artifacts[1].items():
-        artifact.uri = f"{ram_folder}/{name}"
+        artifact.uri = file_address(tmp_path / "there" / name)
     run(artifacts)
-    with tf.io.gfile.GFile(f"{ram_folder}/report/report.json") as file:
-        assert json.load(file) == local
-    assert tf.io.gfile.listdir(f"{ram_folder}/page") == ["report.html"]
-    assert sorted(tf.io.gfile.listdir(f"{ram_folder}/report")) == ["report.html", "report.json"]
+    assert json.loads((tmp_path / "there/report/report.json").read_text()) == local
+    assert [path.name for path in (tmp_path / "there/page").iterdir()] == ["report.html"]
+    assert sorted(path.name for path in (tmp_path / "there/report").iterdir()) == ["report.html", "report.json"]
 
 
 def drift_of(artifacts, params=None, **inputs):

@@ -1,7 +1,7 @@
 """Validation that is killed, on a full or read-only disk, with a jumping clock, and twice at the same time."""
 
 import pytest
-from faults import kill_at_every_step
+from faults import stop_at_every_step
 
 from detloom.components.dataset_validator.report.validation_page import write_report
 from detloom.components.dataset_validator.validate import LOCK_FILE, validate_examples
@@ -36,7 +36,7 @@ def test_killed_validation_leaves_complete_files_and_the_page_last(examples, tmp
     report = validate_examples(examples, tmp_path / "whole")
     expected, out = read_files(tmp_path / "whole"), tmp_path / "out"
     num_kills = 0
-    for num_kills in kill_at_every_step(out, lambda: write_report(out, report, {})):
+    for num_kills in stop_at_every_step(out, lambda: write_report(out, report, {})):
         found = read_visible(out) if out.exists() else {}
         assert found.items() <= expected.items(), num_kills
         assert found.keys() != {"report.html"}, num_kills

@@ -6,7 +6,6 @@ from pycocotools import mask as coco_mask
 
 from detloom.components.evaluator import coco_files
 from detloom.components.evaluator.coco_files import read_coco_detections, read_coco_ground_truth
-from detloom.components.evaluator.coco_masks import encode_mask
 from detloom.schemas.errors import InputError
 
 CAT, DOG = {"id": 3, "name": "cat"}, {"id": 8, "name": "dog"}
@@ -181,43 +180,11 @@ def test_a_results_row_without_shapes_and_an_annotation_file_for_a_results_file_
 
 
 @pytest.mark.reliability("hostile input", "evaluate")
-@pytest.mark.parametrize(
-    ("mask", "message"),
-    [
-        ("mask", "got text"),
-        ([[1, 2, 3, 4]], "polygon 0 .*got 4 numbers"),
-        ([[1, 2, 3, 4, 5, None]], "polygon 0 .*finite"),
-        ([[1, 2, 3, 4, 5, np.nan]], "polygon 0 .*finite"),
-        ([[1, 2, 3, 4, 5, 301]], "polygon 0 .*200x100 px"),
-        ([[0, 0, 200, 100] * 20_000], "outline"),
-        ([[0, 0] * 200_000], "200000 points, allowed: 3 to"),
-        ({"size": [200, 100], "counts": [20_000]}, r"size \[200, 100\], allowed: .*\[100, 200\]"),
-        ({"size": [100, 200]}, "'counts' .*got None"),
-        ({"size": [100, 200], "counts": [20_000.0]}, "'counts' .*got "),
-        ({"size": [100, 200], "counts": [19_999]}, "19999 pixels, allowed: .*20000"),
-        ({"size": [100, 200], "counts": [-1, 20_001]}, "runs over .*20000"),
-        ({"size": [100, 200], "counts": []}, "runs over .*20000"),
-        ({"size": [100, 200], "counts": ""}, "'counts' .*got "),
-        ({"size": [100, 200], "counts": "é"}, "'counts' .*got "),
-        ({"size": [100, 200], "counts": "0\0"}, "'counts' .*got "),
-        ({"size": [100, 200], "counts": "0P"}, "'counts' .*got "),  # ends within a number
-        ({"size": [100, 200], "counts": "P" * 20 + "0"}, "'counts' .*got "),
-        ({"size": [100, 200], "counts": "01"}, "runs over 1 pixels, .*20000"),
-    ],
-)
-def test_an_invalid_mask_is_refused_before_pycocotools_reads_it(mask, message, tmp_path):
+@pytest.mark.parametrize("mask", ["mask", {"size": [100, 200], "counts": "0P"}])
+def test_an_invalid_mask_is_refused_with_the_row(mask, tmp_path):
     row = {key: FOUND[key] for key in ("image_id", "category_id", "score")}
-    with pytest.raises(InputError, match=rf"results\[0\]: 'segmentation'.*{message}"):
+    with pytest.raises(InputError, match=r"results\[0\]: the mask"):
         read_found(tmp_path, {**row, "segmentation": mask})
-
-
-def test_compressed_run_lengths_of_all_sizes_are_accepted():
-    rng = np.random.default_rng(0)
-    for exponent in range(1, 12):
-        image_hw = (int(rng.integers(1, 2**exponent)), int(rng.integers(1, 2 ** (12 - exponent))))
-        pixels = (rng.random(image_hw) < rng.random() ** 2).astype(np.uint8)
-        runs = coco_mask.encode(np.asfortranarray(pixels))
-        assert encode_mask({**runs, "counts": runs["counts"].decode()}, image_hw)["counts"] == runs["counts"].decode()
 
 
 @pytest.mark.reliability("torn file", "evaluate")

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import evaluations
 import pytest
-import tensorflow as tf
 from tfx.components.evaluator.executor import Executor as TfxEvaluatorExecutor
 from tfx.components.util import model_utils
 from tfx.proto.orchestration import pipeline_pb2
@@ -197,17 +196,17 @@ def test_tflite_variants_are_evaluated_and_damaged_ones_skipped(tmp_path, exampl
 
 
 @pytest.mark.slow  # an evaluation from end to end
-def test_remote_addresses_are_read_and_written(ram_folder, copy_folder, examples, good_model_uri):
+def test_remote_addresses_are_read_and_written(file_address, examples, good_model_uri, shifted_model_uri, tmp_path):
     """As on Dataflow or Flink."""
-    there = make_artifact(Examples, copy_folder(Path(examples.uri), f"{ram_folder}/examples"), 1)
+    there = make_artifact(Examples, file_address(examples.uri), 1)
     there.split_names = examples.split_names
-    model, baseline = (copy_folder(good_model_uri, f"{ram_folder}/{name}") for name in ("model", "baseline"))
-    done = do(ram_folder, there, model, baseline, num_images=2)
+    model, baseline = map(file_address, (good_model_uri, shifted_model_uri))
+    done = do(file_address(tmp_path), there, model, baseline, num_images=2)
     assert done.blessing.get_int_custom_property("blessed") in (0, 1)
-    written = {name.rstrip("/") for name in tf.io.gfile.listdir(f"{ram_folder}/evaluation")}
+    written = {path.name for path in (tmp_path / "evaluation").iterdir()}
     assert {"report.html", "metrics.json", "decision.json"} <= written
     assert ".records" not in written
-    assert len(tf.io.gfile.listdir(f"{ram_folder}/blessing")) == 1
+    assert len(list((tmp_path / "blessing").iterdir())) == 1
 
 
 def test_a_model_that_is_its_own_baseline_is_not_compared(tmp_path, examples, good_model_uri, replace_evaluate):

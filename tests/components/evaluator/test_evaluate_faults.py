@@ -3,7 +3,7 @@
 import evaluations
 import pytest
 import tensorflow as tf
-from faults import kill_at_every_step
+from faults import stop_at_every_step
 
 from detloom.components.evaluator.report import output_files as report
 from detloom.components.evaluator.report.output_files import PAGE_FILE, write_report
@@ -30,7 +30,7 @@ def test_killed_evaluation_leaves_complete_files_and_the_page_last(evaluation, t
         (tmp_path / name).mkdir()
     write_report(str(tmp_path / "whole"), evaluation, [])
     expected = read_visible(tmp_path / "whole")
-    for num_kills in kill_at_every_step(out, lambda: write_report(str(out), evaluation, [])):
+    for num_kills in stop_at_every_step(out, lambda: write_report(str(out), evaluation, [])):
         found = read_visible(out)
         assert found.items() <= expected.items(), num_kills
         assert PAGE_FILE not in found or found == expected, num_kills

@@ -45,35 +45,37 @@ def test_compressed_run_lengths_equal_pycocotools(seed):
     [
         (None, "polygons"),
         ("text", "polygons"),
-        ([], "no polygon"),
-        ([[1, 1, 2, 2]], "got 4 numbers"),
+        ([], "0 points"),
+        ([[1, 1, 2, 2]], "polygon 0 .*got 4 numbers"),
         ([[1, 1, 2, 2, 3, 3, 4]], "got 7 numbers"),
-        (["123456"], "got str"),
-        ([[1, 1, 2, 2, 3, "3"]], "number"),
-        ([[1, 1, 2, 2, 3, True]], "number"),
-        ([[1, 1, 2, 2, 3, math.nan]], "outside"),
-        ([[1, 1, 2, 2, 3, math.inf]], "outside"),
-        ([[1, 1, 2, 2, 3, 10**400]], "outside"),
-        ([[1, 1, 2, 2, 3, 1e9]], "outside"),
-        ([[-21, 1, 2, 2, 3, 3]], "outside"),
-        ([[1, 1] * 100_001], "100001 points"),
+        (["123456"], "got text"),
+        ([[1, 1, 2, 2, 3, "3"]], "finite"),
+        ([[1, 1, 2, 2, 3, True]], "finite"),
+        ([[1, 1, 2, 2, 3, math.nan]], "finite"),
+        ([[1, 1, 2, 2, 3, math.inf]], "finite"),
+        ([[1, 1, 2, 2, 3, 10**400]], "finite"),
+        ([[-21, 1, 2, 2, 3, 3]], "exceeds .*20x10 px"),
+        ([[1, 1, 2, 2, 3, 21]], "exceeds .*20x10 px"),
+        ([[1, 1] * 100_001], "100001 points, allowed: 3 to"),
         ({}, "size"),
-        ({"size": [20, 10], "counts": [200]}, "size"),
+        ({"size": [20, 10], "counts": [200]}, r"size \[20, 10\], allowed: .*\[10, 20\]"),
         ({"size": [10.0, 20.0], "counts": [200]}, "size"),
-        ({"size": [10, 20], "counts": None}, "text or a list"),
+        ({"size": [10, 20], "counts": None}, "'counts' .*got None"),
         ({"size": [10, 20], "counts": [199]}, "199 pixels.* 200"),
-        ({"size": [10, 20], "counts": [201]}, "runs must be"),
-        ({"size": [10, 20], "counts": [-1, 201]}, "runs must be"),
-        ({"size": [10, 20], "counts": [2**70]}, "runs must be"),
-        ({"size": [10, 20], "counts": [200.0]}, "runs must be"),
-        ({"size": [10, 20], "counts": [0] * 300}, "runs must be"),
-        ({"size": [10, 20], "counts": "0"}, "cover 0 pixels"),
-        ({"size": [10, 20], "counts": "é"}, "ASCII"),
-        ({"size": [10, 20], "counts": "!"}, "not allowed"),
-        ({"size": [10, 20], "counts": "ooooooooooooooo"}, "not allowed"),
-        ({"size": [10, 20], "counts": "o"}, "end within a number"),
-        ({"size": [10, 20], "counts": "oooo1"}, "run of"),
-        ({"size": [10, 20], "counts": "@"}, "run of"),
+        ({"size": [10, 20], "counts": [201]}, "201 pixels"),
+        ({"size": [10, 20], "counts": []}, "invalid number"),
+        ({"size": [10, 20], "counts": [-1, 201]}, "invalid number"),
+        ({"size": [10, 20], "counts": [2**70]}, "'counts' .*got "),
+        ({"size": [10, 20], "counts": [200.0]}, "'counts' .*got "),
+        ({"size": [10, 20], "counts": [0] * 300}, "0 pixels"),
+        ({"size": [10, 20], "counts": ""}, "'counts' .*got "),
+        ({"size": [10, 20], "counts": "01"}, "1 pixels"),
+        ({"size": [10, 20], "counts": "é"}, "'counts' .*got "),
+        ({"size": [10, 20], "counts": "0\0"}, "'counts' .*got "),
+        ({"size": [10, 20], "counts": "P" * 20 + "0"}, "'counts' .*got "),  # a number of too many characters
+        ({"size": [10, 20], "counts": "0P"}, "'counts' .*got "),  # ends within a number
+        ({"size": [10, 20], "counts": "oooo1"}, "pixels"),
+        ({"size": [10, 20], "counts": "@"}, "invalid number"),
     ],
 )
 def test_an_invalid_mask_is_an_error(mask, message):
@@ -83,8 +85,13 @@ def test_an_invalid_mask_is_an_error(mask, message):
 
 def test_an_outline_that_is_too_long_is_an_error():
     zigzag = [value for index in range(2000) for value in (0 if index % 2 else 3000, index)]
-    with pytest.raises(ValueError, match="outline is"):
+    with pytest.raises(ValueError, match="outline of"):
         encode_mask_png([zigzag], (3000, 3000))
+
+
+def test_a_mask_of_a_huge_image_is_an_error():
+    with pytest.raises(ValueError, match="needs an image"):
+        encode_mask_png([[1, 1, 2, 2, 3, 3]], (2**15, 2**14))
 
 
 @pytest.mark.parametrize("pixels", [[[0, 1], [0, 1], [1, 1]], [[1, 1]], [[0, 0]], [[1]]])

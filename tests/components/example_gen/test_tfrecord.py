@@ -9,12 +9,11 @@ import struct
 import numpy as np
 import pytest
 import tensorflow as tf
-from labelled_data import classes, read_items, records, rejects
+from labelled_data import classes, make_record, read_items, records, rejects
 from PIL import Image
 
 from detloom.components.example_gen.sources import tfrecord
 from detloom.components.example_gen.sources.source_record import SourceClass
-from detloom.schemas.contracts import example_keys as keys
 from detloom.schemas.contracts.rejects import Reason
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.files.tfrecord import mask_checksum
@@ -27,28 +26,10 @@ def read(folder, source="", **settings):
     return read_items("tfrecord", folder, source, **settings)
 
 
-def feature(values):
-    if all(isinstance(value, bytes) for value in values):
-        return tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
-    if all(isinstance(value, int) for value in values):
-        return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
-    return tf.train.Feature(float_list=tf.train.FloatList(value=values))
-
-
 def example(boxes_yxyx=((0.25, 0.125, 0.5, 0.75),), **others):
     """Return an example with one cat by text; keywords are keys of the contract (CLASS_TEXT=[b"dog"]; None omits)."""
-    columns = list(zip(*boxes_yxyx, strict=True)) or [()] * 4
-    values = {
-        "IMAGE_ENCODED": [b"image"],
-        "IMAGE_SOURCE_ID": [b"a"],
-        "IMAGE_HEIGHT": [40],
-        "IMAGE_WIDTH": [60],
-        "CLASS_TEXT": [b"cat"] * len(boxes_yxyx),
-        **dict(zip(("BOX_YMIN", "BOX_XMIN", "BOX_YMAX", "BOX_XMAX"), map(list, columns), strict=True)),
-        **others,
-    }
-    features = {getattr(keys, name): feature(value) for name, value in values.items() if value}
-    return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+    features = {"image": b"image", "CLASS_TEXT": [b"cat"] * len(boxes_yxyx), **others}
+    return make_record("a", boxes=boxes_yxyx, **{"IMAGE_FILENAME": None, "CLASS_ID": None, **features})
 
 
 def write(folder, *records, name="train.tfrecord"):

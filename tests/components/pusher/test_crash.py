@@ -3,34 +3,59 @@
 Each test runs some hundred pushes in processes of their own.
 """
 
-import json
+import contextlib
 import os
-import subprocess
+import shutil
 import sys
-from pathlib import Path
 
 import pytest
+from faults import stop_at_every_step
 
-from detloom.components.pusher import push as pusher_push
+from detloom.components.pusher.manifest import build_manifest
+from detloom.components.pusher.push import list_versions, push_model, read_records, roll_back
+from detloom.components.pusher.versions import open_destination, verify_version
+from detloom.schemas.errors import InputError
 
-ROOT = Path(pusher_push.__file__).parents[2]
+
+def no_check(folder):
+    """Accept every copy."""
 
 
-def stop_at_every_step(model, other_model, work_dir, mode, action):
-    program = Path(__file__).with_name("crash_at_every_step.py")
-    done = subprocess.run(
-        [sys.executable, program, model, other_model, work_dir, mode, action],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+@pytest.fixture
+def serving(tmp_path, monkeypatch):
+    """Return the push folder; os.fsync, which has no audit event and takes most of the time, only gets an event."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: sys.audit("os.fsync", tmp_path / "serving"))
+    return tmp_path / "serving"
+
+
+@pytest.fixture
+def push(serving):
+    return lambda model, at: push_model(model, serving, keep_versions=2, check=no_check, now=lambda: at)
+
+
+@pytest.fixture
+def restore(model, other_model, serving, push):
+    """Return a function that restores the folder with the versions 100 and 200."""
+    push(model, 100.0)
+    push(other_model, 200.0)
+    shutil.copytree(serving, serving.with_name("before"))
+
+    def call():
+        shutil.rmtree(serving)
+        shutil.copytree(serving.with_name("before"), serving)
+
+    return call
+
+
+def look_at(serving):
+    """Return the versions, all of which must be complete, and the leftovers."""
+    versions, destination = list_versions(serving), open_destination(serving)
+    assert [verify_version(destination, version) for version in versions] == [[]] * len(versions)
+    return versions, [path.name for prefix in (".push-*", ".trash-*") for path in serving.glob(prefix)]
 
 
 @pytest.mark.parametrize(
-    "mode",
+    "fault",
     [
         pytest.param("kill", marks=[pytest.mark.reliability("kill", "push"), pytest.mark.slow]),
         pytest.param("full", marks=[pytest.mark.reliability("full disk", "push"), pytest.mark.slow]),
@@ -39,39 +64,52 @@ def stop_at_every_step(model, other_model, work_dir, mode, action):
         pytest.param("interrupt", marks=pytest.mark.nightly),
     ],
 )
-def test_interrupted_push_leaves_only_complete_versions_and_a_rerun_succeeds(mode, model, other_model, tmp_path):
-    steps = stop_at_every_step(model, other_model, tmp_path, mode, "push")
-    assert len(steps) > 60  # far fewer would mean that the operations are not observed
-    for step in steps:
-        assert step["after_stop"]["broken"] == [], step
-        assert 300 in step["after_stop"]["whole"], step  # the served version still exists
-        assert step["is_right"], step
-        assert step["after_rerun"] in (
-            {"whole": [300, 1000], "broken": [], "debris": []},
-            {"whole": [300, 2000], "broken": [], "debris": []},
-        ), step
-        assert step["recorded"] == [100, 200, 300, step["version"]], step
-        if mode in ("error", "full", "interrupt"):  # the process survived and could remove its copy
-            assert not [name for name in step["after_stop"]["debris"] if name.startswith(".push-")], step
-    # Some attempts were stopped before the rename, some after it.
-    assert {step["version"] for step in steps} == {1000, 2000}
+def test_interrupted_push_leaves_only_complete_versions_and_a_rerun_succeeds(
+    fault, model, other_model, serving, push, restore
+):
+    versions, step = set(), 0
+    for step in stop_at_every_step(serving, lambda: push(model, 1000.0), fault):
+        left, debris = look_at(serving)
+        assert 200 in left, step  # the served version still exists
+        if fault in ("error", "full", "interrupt"):  # the process survived and could remove its copy
+            assert not [name for name in debris if name.startswith(".push-")], step
+        result = push(model, 2000.0)
+        assert result.digest == build_manifest(model).digest, step
+        assert look_at(serving) == ([200, result.version], []), step
+        assert [record["version"] for record in read_records(serving)] == [100, 200, result.version], step
+        versions.add(result.version)
+        restore()
+    assert step > 60  # far fewer would mean that the operations are not observed
+    assert versions == {1000, 2000}  # some were stopped before the rename, some after it
 
 
 @pytest.mark.parametrize(
-    "mode",
+    "fault",
     [
         pytest.param("kill", marks=[pytest.mark.reliability("kill", "rollback"), pytest.mark.slow]),
         pytest.param("full", marks=[pytest.mark.reliability("full disk", "rollback"), pytest.mark.nightly]),
         pytest.param("read_only", marks=[pytest.mark.reliability("read-only", "rollback"), pytest.mark.nightly]),
     ],
 )
-def test_interrupted_rollback_leaves_only_complete_versions_and_a_rerun_succeeds(mode, model, other_model, tmp_path):
-    steps = stop_at_every_step(model, other_model, tmp_path, mode, "rollback")
-    assert len(steps) > 60
-    for step in steps:
-        assert step["after_stop"]["broken"] == [], step
-        assert {100, 200} <= set(step["after_stop"]["whole"]), step
-        assert step["is_right"], step
-        assert step["after_rerun"]["broken"] == step["after_rerun"]["debris"] == [], step
-        assert step["recorded"] == [100, 200, step["version"]], step
-    assert {step["version"] for step in steps} == {1000, 2000}
+def test_interrupted_rollback_leaves_only_complete_versions_and_a_rerun_succeeds(fault, model, serving, push, restore):
+    def roll_back_at(at):
+        return roll_back(serving, reason="test", check=no_check, now=lambda: at)
+
+    versions, step = set(), 0
+    for step in stop_at_every_step(serving, lambda: roll_back_at(1000.0), fault):
+        left, _ = look_at(serving)
+        assert {100, 200} <= set(left), step
+        if 1000 in left:
+            with contextlib.suppress(InputError):  # no other model is left to restore
+                roll_back_at(2000.0)
+            result = push(model, 3000.0)  # removes leftovers; the model is already served
+        else:
+            result = roll_back_at(2000.0)
+        assert result.digest == build_manifest(model).digest, step
+        left, debris = look_at(serving)
+        assert (left[-1], debris) == (result.version, []), step
+        assert [record["version"] for record in read_records(serving)] == [100, 200, result.version], step
+        versions.add(result.version)
+        restore()
+    assert step > 60
+    assert versions == {1000, 2000}

@@ -70,34 +70,18 @@ def test_model_for_encoded_images_passes_the_check(save):
 
 
 @pytest.mark.parametrize(
-    ("make_signatures", "options", "parts"),
+    ("signature", "function", "options", "parts"),
     [
-        (lambda model: {"serving_default": model.images}, {}, []),
-        (
-            lambda model: {"serving_encoded": model.encoded},
-            {"left_out": "detection_scores"},
-            ["serving_encoded", "detection_scores"],
-        ),
-        (
-            lambda model: {"serving_encoded": model.encoded},
-            {"score": float("nan")},
-            ["detection_scores", "NaN"],
-        ),
-        (
-            lambda model: {"serving_default": model.other},
-            {},
-            ["serving_default", "['number']", "input_tensor"],
-        ),
-        (
-            lambda model: {"predict": model.images},
-            {},
-            ["serving_encoded, serving_default"],
-        ),
+        ("serving_default", "images", {}, []),
+        ("serving_encoded", "encoded", {"left_out": "detection_scores"}, ["serving_encoded", "detection_scores"]),
+        ("serving_encoded", "encoded", {"score": float("nan")}, ["detection_scores", "NaN"]),
+        ("serving_default", "other", {}, ["serving_default", "['number']", "input_tensor"]),
+        ("predict", "images", {}, ["serving_encoded, serving_default"]),
     ],
 )
-def test_fault_names_signature_input_or_output(make_signatures, options, parts, save):
+def test_fault_names_signature_input_or_output(signature, function, options, parts, save):
     model = Model(**{"score": 0.5, **options})
-    fault = find_fault(str(save(model, **make_signatures(model))), NAMES, OUTPUTS)
+    fault = find_fault(str(save(model, **{signature: getattr(model, function)})), NAMES, OUTPUTS)
     assert bool(fault) == bool(parts)
     assert [part for part in parts if part not in fault] == []
 
@@ -109,12 +93,7 @@ def test_error_of_tensorflow_becomes_one_sentence(model, check_with):
 
 @pytest.mark.parametrize(
     ("returncode", "output", "reason"),
-    [
-        (-9, "", "signal 9"),
-        (1, "", "unknown error"),
-        (0, "", "no result"),
-        (0, "[]", "no result"),
-    ],
+    [(-9, "", "signal 9"), (1, "", "unknown error"), (0, "", "no result"), (0, "[]", "no result")],
 )
 def test_process_that_ends_abnormally_is_an_error(returncode, output, reason, model, monkeypatch):
     def run(command, *, stdout, **options):

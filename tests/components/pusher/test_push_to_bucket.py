@@ -127,18 +127,22 @@ def test_copy_is_loaded_before_any_of_its_files_is_uploaded(model, bucket, push)
     push(model, 100.0, check=check)
 
 
-def test_model_that_cannot_be_loaded_is_not_uploaded(model, bucket, push):
-    def check(folder):
-        raise InputError("bad")
+def refuse(folder):
+    raise InputError("bad")
 
-    with pytest.raises(InputError, match="bad"):
+
+def change(folder):
+    (folder / "variables/variables.index").write_bytes(b"changed")
+
+
+@pytest.mark.parametrize(
+    ("check", "error", "message"), [(refuse, InputError, "bad"), (change, OSError, r"variables\.index")]
+)
+def test_model_that_fails_the_load_check_or_is_changed_by_it_is_not_uploaded(
+    check, error, message, model, bucket, push
+):
+    with pytest.raises(error, match=message):
         push(model, 100.0, check=check)
-    assert bucket.contents() == {"serving/.push.lock": b""}
-
-
-def test_load_check_that_changes_the_copy_is_an_error(model, bucket, push):
-    with pytest.raises(OSError, match=r"variables\.index"):
-        push(model, 100.0, check=lambda folder: (folder / "variables/variables.index").write_bytes(b"changed"))
     assert bucket.contents() == {"serving/.push.lock": b""}
 
 
@@ -154,13 +158,6 @@ def test_damaged_upload_publishes_nothing_and_is_removed(name, model, other_mode
     bucket.damage = ""
     assert push(other_model, 300.0).version == 300
     assert list_versions(serving) == [100, 300]
-
-
-def test_pushing_the_latest_model_again_changes_nothing(model, bucket, push):
-    push(model, 100.0)
-    before = bucket.contents()
-    assert not push(model, 200.0).is_new
-    assert bucket.contents() == before
 
 
 @pytest.mark.parametrize("name", ["saved_model.pb", MANIFEST_FILE])
@@ -304,6 +301,8 @@ def pushed_before(model, third_model, bucket, push):
     def restore():
         bucket.objects, bucket.is_stopped, bucket.faults = dict(before), False, {}
         bucket.requests.clear()
+        bucket.stalled.clear()
+        bucket.stalled_done.clear()
 
     restore()
     return restore
@@ -336,37 +335,30 @@ def check_push_with_fault(bucket, other_model, push, serving):
 
 
 @pytest.fixture
-def number_of(bucket):
-    """Return a function that returns the number of the first request, so far, that begins with a text."""
-
-    def call(request):
-        method, _, name = request.partition(" ")
-        start = f"{method} /bucket/serving/{name}"
-        return next(index for index, each in enumerate(bucket.requests, 1) if each.startswith(start))
-
-    return call
+def num_requests(pushed_before, bucket, other_model, push):
+    """Return the number of requests of a push that removes the version 100."""
+    push(other_model, 1000.0, keep_versions=2)
+    number = len(bucket.requests)
+    assert number > 60  # far fewer would mean that the requests are not observed
+    return number
 
 
-@pytest.mark.reliability("kill", "push")
 @pytest.mark.parametrize(
-    ("request_start", "version"),
+    ("fault", "every"),
     [
-        ("PUT .push-1000/saved_model.pb", 2000),
-        ("PUT 1000/assets/", 2000),
-        ("PUT 1000/assets.extra/", 2000),
-        ("PUT 1000/saved_model.pb", 2000),
-        ("DELETE .push-1000/", 1000),
-        ("DELETE 100/saved_model.pb", 1000),
-        ("DELETE 100/assets", 1000),
+        pytest.param("stop", 11, marks=pytest.mark.reliability("kill", "push")),
+        pytest.param("stop", 1, marks=pytest.mark.slow),  # two pushes for each of some hundred requests
+        pytest.param("refused", 1, marks=pytest.mark.nightly),
     ],
 )
-def test_killed_push_leaves_a_complete_model_and_a_rerun_succeeds(
-    request_start, version, pushed_before, bucket, other_model, push, check_push_with_fault, number_of
+def test_push_that_fails_at_any_request_leaves_a_complete_model_and_a_rerun_succeeds(
+    fault, every, pushed_before, num_requests, check_push_with_fault
 ):
-    push(other_model, 1000.0, keep_versions=2)
-    number = number_of(request_start)
-    pushed_before()
-    assert check_push_with_fault(number, "stop") == version
+    versions = set()
+    for number in range(1, num_requests + 1, every):
+        pushed_before()
+        versions.add(check_push_with_fault(number, fault))
+    assert versions == {1000, 2000}
 
 
 @pytest.fixture
@@ -380,52 +372,42 @@ FAULTS = ["unavailable", "answer_lost", "stalled"]
 
 
 @pytest.mark.reliability("store failure", "push")
-@pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize(
-    "request_start",
-    [
-        "PUT .push.lock",
-        "PUT .push-1000/saved_model.pb",
-        "PUT 1000/saved_model.pb",
-        "DELETE .push-1000/",
-    ],
+    ("serving", "every"),
+    [("gs", 13), pytest.param("gs", 1, marks=pytest.mark.nightly), pytest.param("s3", 1, marks=pytest.mark.nightly)],
+    indirect=["serving"],
 )
+@pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.usefixtures("short_timeouts")
 def test_push_succeeds_although_a_request_fails_is_lost_or_late(
-    request_start, fault, pushed_before, bucket, other_model, third_model, push, number_of, serving
+    fault, every, pushed_before, num_requests, bucket, other_model, third_model, push, serving
 ):
     """A late request is executed when the push is over; what it leaves is invisible, and the next push removes it."""
-    push(other_model, 1000.0)
-    number = number_of(request_start)
-    pushed_before()
-    bucket.faults = {number: fault}
-    assert push(other_model, 1000.0).version == 1000
-    if fault == "stalled":
-        bucket.release_stalled()
-    assert serve_highest_version(bucket.contents()) == 1000
-    assert push(third_model, 2000.0).version == 2000
-    assert {name.split("/")[1] for name in bucket.contents()} == {
-        ".push.lock",
-        "100",
-        "300",
-        "1000",
-        "2000",
-        "push_record.jsonl",
-    }
-    assert [record["version"] for record in read_records(serving)] == [100, 300, 1000, 2000]
+    for number in range(1, num_requests + 1, every):
+        pushed_before()
+        bucket.faults = {number: fault}
+        assert push(other_model, 1000.0, keep_versions=2).version == 1000, number
+        if fault == "stalled":
+            bucket.release_stalled()
+        assert serve_highest_version(bucket.contents()) == 1000, number
+        assert push(third_model, 2000.0).version == 2000, number
+        left = {name.split("/")[1] for name in bucket.contents()}
+        assert left == {".push.lock", "300", "1000", "2000", "push_record.jsonl"}, number
+        assert [record["version"] for record in read_records(serving)] == [100, 300, 1000, 2000], number
 
 
 @pytest.mark.reliability("store failure", "rollback")
 @pytest.mark.parametrize("fault", [*FAULTS, "refused"])
 @pytest.mark.usefixtures("short_timeouts")
 def test_rollback_succeeds_or_changes_nothing_although_a_request_fails_is_lost_or_late(
-    fault, pushed_before, bucket, third_model, number_of, serving
+    fault, pushed_before, bucket, serving
 ):
     def roll_back_at(at):
         return roll_back(serving, reason="bad boxes", check=no_check, now=lambda: at).version
 
     roll_back_at(1000.0)
-    number = number_of("PUT 1000/saved_model.pb")
+    start = "PUT /bucket/serving/1000/saved_model.pb"
+    number = next(number for number, request in enumerate(bucket.requests, 1) if request.startswith(start))
     pushed_before()
     bucket.faults = {number: fault}
     with contextlib.nullcontext() if fault != "refused" else pytest.raises(OSError, match=f"{serving}/"):
@@ -437,37 +419,3 @@ def test_rollback_succeeds_or_changes_nothing_although_a_request_fails_is_lost_o
     if fault == "refused":
         assert roll_back_at(2000.0) == 2000
         assert serve_highest_version(bucket.contents()) == 2000
-
-
-@pytest.mark.parametrize(  # two pushes for each of some hundred requests
-    "fault",
-    [
-        pytest.param("stop", marks=[pytest.mark.reliability("kill", "push"), pytest.mark.slow]),
-        pytest.param("refused", marks=pytest.mark.nightly),
-    ],
-)
-def test_push_that_fails_at_any_request_leaves_a_complete_model_and_a_rerun_succeeds(
-    fault, pushed_before, bucket, other_model, push, check_push_with_fault
-):
-    versions, number = set(), 0
-    push(other_model, 1000.0, keep_versions=2)
-    num_requests = len(bucket.requests)
-    assert num_requests > 60  # far fewer would mean that the requests are not observed
-    for number in range(1, num_requests + 1):
-        pushed_before()
-        versions.add(check_push_with_fault(number, fault))
-    assert versions == {1000, 2000}
-
-
-@pytest.mark.nightly  # a push for each of some hundred requests
-@pytest.mark.parametrize("serving", ["gs", "s3"], indirect=True)
-@pytest.mark.parametrize("fault", ["unavailable", "answer_lost"])
-def test_push_succeeds_when_any_request_fails_once(fault, pushed_before, bucket, other_model, push):
-    push(other_model, 1000.0, keep_versions=2)
-    num_requests, after = len(bucket.requests), list(bucket.contents())
-    for number in range(1, num_requests + 1):
-        pushed_before()
-        bucket.faults = {number: fault}
-        assert push(other_model, 1000.0, keep_versions=2).is_new, number
-        assert list(bucket.contents()) == after, number
-        assert serve_highest_version(bucket.contents()) == 1000, number
