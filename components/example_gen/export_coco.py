@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-from pycocotools import mask as coco_mask
 
 from detloom.components.example_gen.exported_folder import (
     UNSOUND_BOX,
@@ -195,12 +194,10 @@ def _masks(example: ExportedExample, where: str) -> list[Mapping[str, Any] | Non
 
 
 def _run_lengths(png: bytes, image_hw: tuple[int, int], where: str) -> Mapping[str, Any]:
-    height, width = image_hw
-    mask = decode_mask_png(png, height * width)
-    if mask is None or mask["size"] != [height, width]:
+    mask = decode_mask_png(png, image_hw[0] * image_hw[1])
+    if mask is None or mask["size"] != list(image_hw):
         raise InputError(f"{where}: a mask is not a PNG with one channel and the size of the image.")
-    counts = coco_mask.frPyObjects(mask, height, width)["counts"]
-    return {"size": [height, width], "counts": counts.decode("ascii")}
+    return mask
 
 
 def _keypoints(example: ExportedExample, where: str) -> list[list[float]]:

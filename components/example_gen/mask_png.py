@@ -11,6 +11,7 @@ from PIL import Image
 from pycocotools import mask as coco_mask
 
 from detloom.components.example_gen.coco_masks import encode_mask
+from detloom.trainer_module.boxes.masks import encode_masks, format_mask
 
 _PIL_ERRORS = (OSError, SyntaxError, ValueError, EOFError, MemoryError, Image.DecompressionBombError)
 
@@ -28,15 +29,14 @@ def encode_mask_png(mask: Any, image_hw: tuple[int, int]) -> bytes:
 
 
 def decode_mask_png(data: bytes, max_pixels: int) -> dict[str, Any] | None:
-    """Return COCO's uncompressed run lengths; None unless it is a one-channel PNG with at most `max_pixels`."""
+    """Return COCO's compressed run lengths; None unless it is a one-channel PNG with at most `max_pixels`."""
     try:
         with Image.open(io.BytesIO(data), formats=("PNG",)) as image:
+            image_hw = (image.height, image.width)
             if image.width * image.height > max_pixels or image.mode not in ("1", "L", "P"):
                 return None
-            pixels_HW = np.asarray(image) != 0
+            pixels_HW = np.asarray(image)
     except _PIL_ERRORS:
         return None
-    flat = pixels_HW.ravel(order="F")
-    changes = np.flatnonzero(flat[1:] != flat[:-1]) + 1
-    counts = np.diff(np.concatenate(([0], changes, [flat.size]))).tolist()
-    return {"size": list(pixels_HW.shape), "counts": [0, *counts] if flat[0] else counts}
+    (counts,) = encode_masks([pixels_HW])
+    return format_mask(counts, image_hw)

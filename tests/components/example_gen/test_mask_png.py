@@ -101,7 +101,6 @@ def test_a_mask_survives_the_round_trip_through_png(pixels):
     Image.fromarray(array).save(buffer, "PNG")
     mask = decode_mask_png(buffer.getvalue(), 100)
     assert mask is not None
-    assert sum(mask["counts"]) == array.size
     assert decode(encode_mask_png(mask, array.shape)).tolist() == pixels
 
 

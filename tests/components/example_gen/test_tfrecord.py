@@ -239,7 +239,7 @@ def test_masks_are_read_as_run_lengths_on_request(tmp_path):
     Image.fromarray(np.array([[0, 1], [0, 1]], np.uint8)).save(buffer, "PNG")
     write(tmp_path, example(MASK=[buffer.getvalue()]))
     (item,) = records(read(tmp_path, masks=True))[0].objects
-    assert item.mask == {"size": [2, 2], "counts": [2, 2]}
+    assert item.mask == {"size": [2, 2], "counts": "22"}  # two pixels off, two on
     assert records(read(tmp_path))[0].objects[0].mask is None
 
 
