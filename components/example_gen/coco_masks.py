@@ -10,6 +10,7 @@ import numpy.typing as npt
 from pycocotools import mask as coco_mask
 
 from detloom.components.example_gen.sources.json_values import name_type, show
+from detloom.trainer_module.boxes.masks import format_mask
 
 _MAX_PIXELS = 2**28  # per image with masks; pycocotools uses 4 bytes per pixel to merge polygons
 _MAX_POINTS = 100_000  # in all polygons of one object
@@ -28,7 +29,8 @@ def encode_mask(segmentation: Any, image_hw: tuple[int, int]) -> dict[str, Any]:
         raise ValueError(f"the mask needs an image of {width}x{height} px, allowed: at most {_MAX_PIXELS} pixels")
     if isinstance(segmentation, list):
         _check_polygons(segmentation, height, width)
-        return _as_text(coco_mask.merge(coco_mask.frPyObjects(segmentation, height, width)))
+        merged = coco_mask.merge(coco_mask.frPyObjects(segmentation, height, width))
+        return format_mask(merged["counts"], image_hw)
     if not isinstance(segmentation, dict):
         raise ValueError(f"the mask must be polygons or run lengths, got {name_type(segmentation)}")
     size, counts = segmentation.get("size"), segmentation.get("counts")
@@ -41,16 +43,13 @@ def encode_mask(segmentation: Any, image_hw: tuple[int, int]) -> dict[str, Any]:
     if not isinstance(counts, list) or not all(type(run) is int and abs(run) <= _MAX_PIXELS for run in counts):
         raise ValueError(f"the mask's 'counts' must be integers or text, got {show(counts)}")
     _check_runs(np.array(counts, np.int64), height * width)
-    return _as_text(coco_mask.frPyObjects({"size": size, "counts": counts}, height, width))
+    compressed = coco_mask.frPyObjects({"size": size, "counts": counts}, height, width)
+    return format_mask(compressed["counts"], image_hw)
 
 
 def measure_mask(mask: dict[str, Any]) -> tuple[float, list[float]]:
     """Return area and [left, top, width, height] in pixels of a mask from `encode_mask`; zeros for an empty mask."""
     return float(coco_mask.area(mask)), coco_mask.toBbox(mask).tolist()
-
-
-def _as_text(mask: dict[str, Any]) -> dict[str, Any]:
-    return {"size": list(mask["size"]), "counts": mask["counts"].decode("ascii")}
 
 
 def _check_polygons(polygons: list[Any], height: int, width: int) -> None:

@@ -1,6 +1,5 @@
 """The examples of docs/components/ are complete pipelines: they compile for each backend and run on this machine."""
 
-import importlib.util
 import io
 import json
 import os
@@ -9,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tiny_detector
 import yaml
 from google.protobuf import json_format
 from kfp.pipeline_spec import pipeline_spec_pb2
@@ -53,12 +53,8 @@ def code_of(page):
 @pytest.fixture(scope="session")
 def model_dir(tmp_path_factory):
     """The folder of a Model artifact, with a SavedModel that detects the red and the green area of an image."""
-    path = ROOT / "tests/components/evaluator/tiny_detector.py"
-    spec = importlib.util.spec_from_file_location("tiny_detector", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
     folder = tmp_path_factory.mktemp("pages") / "model"
-    assets = module.write_tiny_detector(folder / "Format-Serving") / "assets"
+    assets = tiny_detector.write_tiny_detector(folder / "Format-Serving") / "assets"
     config = read_config("ssd_mobilenet_v2_fpnlite_320x320")
     contract = format_contract(family_of(config.model).preprocessing, OUTPUT_NAMES, max_detections=2, settings=Export())
     (assets / ASSET_CONFIG).write_text(to_canonical_json(config))

@@ -1,6 +1,5 @@
 """Fixtures: a run file over a small COCO data set with a detector that trains in seconds, and fake backends."""
 
-import importlib.util
 import json
 import shutil
 import sys
@@ -75,12 +74,8 @@ def read_small_run(small_data: Path, tmp_path_factory: pytest.TempPathFactory) -
 @pytest.fixture(scope="session")
 def tiny_model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return version 7 of a SavedModel that detects the red and the green area of an image."""
-    path = Path(__file__).parents[1] / "components" / "evaluator" / "tiny_detector.py"
-    spec = importlib.util.spec_from_file_location("tiny_detector", path)
-    assert spec is not None
-    assert spec.loader is not None
-    tiny_detector = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(tiny_detector)
+    import tiny_detector
+
     model_dir: Path = tiny_detector.write_tiny_detector(tmp_path_factory.mktemp("model") / "7")
     return model_dir
 

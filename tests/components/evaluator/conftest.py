@@ -3,8 +3,6 @@
 import importlib
 import io
 import shutil
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +12,6 @@ from detloom.schemas.contracts import example_keys as keys
 from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, LabelMap, write_label_map
 from detloom.trainer_module.evaluation.coco_images import ImageDetections, ImageGroundTruth
 
-sys.path.append(str(Path(__file__).parent))  # for `evaluations` and `tiny_detector`
 LABEL_MAP = LabelMap(((1, "cat"), (3, "dog"), (4, "owl")))
 
 

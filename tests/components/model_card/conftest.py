@@ -1,12 +1,11 @@
 """Folders like the outputs of the upstream nodes, written by the nodes' own code where that is fast."""
 
 import dataclasses
-import importlib.util
 import json
 from collections import Counter
-from pathlib import Path
 from types import SimpleNamespace
 
+import evaluations
 import pytest
 
 from detloom.components.dataset_validator.checks import CheckResult
@@ -24,22 +23,12 @@ COUNTS = {"train": (20, {1: 30, 2: 0}), "eval": (5, {1: 4, 2: 3}), "test": (3, {
 
 
 @pytest.fixture(scope="session")
-def evaluations():
-    """Load the evaluator's test module of hand-made evaluations."""
-    path = Path(__file__).parents[1] / "evaluator" / "evaluations.py"
-    spec = importlib.util.spec_from_file_location("evaluations_for_cards", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="session")
 def config():
     return find_preset("ssd_mobilenet_v2_fpnlite_320x320").config
 
 
 @pytest.fixture(scope="session")
-def folders(tmp_path_factory, evaluations, config):
+def folders(tmp_path_factory, config):
     """A folder with all sources of a card; `inputs_of` names its parts. Tests copy it before they change it."""
     root = tmp_path_factory.mktemp("finished_run")
     write_model(root / "model/Format-Serving", config)

@@ -1,10 +1,10 @@
-import importlib.util
 import json
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tiny_detector
 from click.testing import CliRunner
 from PIL import Image
 
@@ -12,12 +12,6 @@ from detloom.pipelines.cli import cli
 from detloom.pipelines.predict import image_files, predict_files
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.export import predict as predict_module
-
-_SPEC = importlib.util.spec_from_file_location(
-    "tiny_detector", Path(__file__).parents[2] / "components" / "evaluator" / "tiny_detector.py"
-)
-tiny_detector = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(tiny_detector)
 
 RED_LINE = "red 0.900  left 40 top 10 right 60 bottom 20"
 GREEN_LINE = "green 0.800  left 0 top 30 right 20 bottom 40"

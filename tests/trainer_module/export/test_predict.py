@@ -1,11 +1,10 @@
-import importlib.util
 import io
 import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
+import tiny_detector
 from PIL import Image
 
 from detloom.schemas.contracts.detections import ASSET_CONTRACT, OUTPUT_NAMES, SIGNATURE_ENCODED, SIGNATURE_EXAMPLES
@@ -19,12 +18,6 @@ from detloom.trainer_module.export.predict import (
     load_exported_detector,
     read_keypoints,
 )
-
-_SPEC = importlib.util.spec_from_file_location(
-    "tiny_detector", Path(__file__).parents[2] / "components" / "evaluator" / "tiny_detector.py"
-)
-tiny_detector = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(tiny_detector)
 
 
 @pytest.fixture(scope="module")

@@ -1,19 +1,11 @@
-import importlib.util
-from pathlib import Path
-
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiny_detector
 
 from detloom.schemas.contracts import detections as names
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.export.tflite_model import TfliteDetector
-
-_SPEC = importlib.util.spec_from_file_location(
-    "tiny_detector", Path(__file__).parents[2] / "components" / "evaluator" / "tiny_detector.py"
-)
-tiny_detector = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(tiny_detector)
 
 GREEN, RED = (0.2, 0.1, 0.5, 0.4), (0.6, 0.5, 0.9, 0.9)
 

@@ -30,7 +30,7 @@ from detloom.trainer_module.run_state.train_result import SUMMARY_FILE
 
 HALF_FILE = "half.json"  # left by a killed training run
 _SPEC = importlib.util.spec_from_file_location(
-    "tiny_detector", Path(__file__).parents[3] / "components" / "evaluator" / "tiny_detector.py"
+    "tiny_detector", Path(__file__).parents[3] / "support" / "tiny_detector.py"
 )
 
 
