@@ -1,13 +1,14 @@
 """Compare how many seeded one-line faults the tests of two commits find.
 
-    python scripts/mutation_check.py draw OLD NEW -o faults.json            # checkouts; draws from code that both have
-    python scripts/mutation_check.py run faults.json old OLD -o old.jsonl   # each fault, on the tests of its folder
+    pip install pytest-cov; pytest --cov --cov-branch --cov-context=test   # in both checkouts, OLD and NEW
+    python scripts/mutation_check.py draw OLD NEW -o faults.json   # draws from code that both have
+    python scripts/mutation_check.py run faults.json old OLD -o old.jsonl
     python scripts/mutation_check.py run faults.json new NEW -o new.jsonl
-    python scripts/mutation_check.py run faults.json old OLD -o old_all.jsonl --survivors-of old.jsonl new.jsonl
-    python scripts/mutation_check.py report old.jsonl new.jsonl old_all.jsonl new_all.jsonl
+    python scripts/mutation_check.py report old.jsonl new.jsonl
 
-OLD and NEW are checkouts that this program may change: it writes a fault, runs the tests, and restores the file. `run`
-continues where an interrupted call stopped. A fault is a comparison flipped, a number changed or a call removed.
+A fault is a comparison flipped, a number changed or a call removed. Each is tried on the test files that execute its
+line, which the coverage data name: no other test can notice it. `run` writes a fault into the checkout, runs the
+tests, and restores the file. It continues where an interrupted call stopped.
 """
 
 import argparse
@@ -26,8 +27,7 @@ FLIPPED = {
     ast.Eq: ("==", "!="), ast.NotEq: ("!=", "=="), ast.In: (" in ", " not in "), ast.NotIn: (" not in ", " in "),
     ast.Is: (" is ", " is not "), ast.IsNot: (" is not ", " is "),
 }  # fmt: skip
-MAX_SURVIVORS = 15
-SECONDS_FOR_FOLDER, SECONDS_FOR_ALL = 900, 3600
+SECONDS_PER_FAULT = 3600
 
 
 @dataclass(frozen=True)
@@ -100,16 +100,25 @@ def draw(old: Path, new: Path, seed: int, count: int) -> list[dict[str, Fault]]:
     return drawn
 
 
-def tests_of(fault: Fault, root: Path) -> str:
-    """Return the folder or file of tests that belongs to a module: of its folder, or of the nearest one above."""
+def tests_of(fault: Fault, root: Path, coverage_file: Path) -> list[str]:
+    """Return the test files that execute the line, those of the module's folder first, and that folder at the end.
+
+    Tests of the folder may also see the line's effect in a process or a fixture to which no test belongs.
+    """
+    from coverage import CoverageData
+
+    data = CoverageData(str(coverage_file))
+    data.read()
+    contexts = data.contexts_by_lineno(str(root / fault.file)).get(fault.line, [])
+    files = sorted({context.partition("::")[0] for context in contexts if context.startswith("tests/")})
     module = Path(fault.file)
-    for candidate in (module.parent, *module.parents[1:-1]):
-        if (root / "tests" / candidate).is_dir():
-            return f"tests/{candidate}"
-    return "tests"
+    folders = [folder for folder in (module.parent, *module.parents[1:-1]) if (root / "tests" / folder).is_dir()]
+    folder = f"tests/{folders[0]}/" if folders else "tests/"
+    own = [file for file in files if file.startswith(folder)]
+    return [*own, *(file for file in files if file not in own), folder]
 
 
-def is_found(fault: Fault, root: Path, tests: str, seconds: float) -> tuple[bool, str]:
+def is_found(fault: Fault, root: Path, tests: list[str]) -> tuple[bool, str]:
     """Return whether the tests notice a fault, and the end of their output. The file is restored."""
     path = root / fault.file
     text = path.read_text("utf-8")
@@ -117,41 +126,32 @@ def is_found(fault: Fault, root: Path, tests: str, seconds: float) -> tuple[bool
     assert lines[fault.line - 1].strip() == fault.before, f"{path}:{fault.line} has changed"
     indentation = lines[fault.line - 1][: len(lines[fault.line - 1]) - len(lines[fault.line - 1].lstrip())]
     lines[fault.line - 1] = indentation + fault.after
-    command = [root / ".venv/bin/pytest", "-x", "-q", "--timeout", "300", "-p", "no:cacheprovider", tests]
+    command = [root / ".venv/bin/pytest", "-x", "-q", "--timeout", "300", "-p", "no:cacheprovider", *tests]
     try:
         path.write_text("\n".join(lines), "utf-8")
-        done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=seconds, check=False)
+        done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=SECONDS_PER_FAULT, check=False)
         return done.returncode != 0, done.stdout[-300:]
     except subprocess.TimeoutExpired:
-        return True, f"not finished after {seconds} s"
+        return True, f"not finished after {SECONDS_PER_FAULT} s"
     finally:
         path.write_text(text, "utf-8")
 
 
 def run(args: argparse.Namespace) -> None:
+    root = args.checkout.resolve()
     faults = [Fault(**pair[args.side]) for pair in json.loads(args.faults.read_text())]
-    chosen = list(range(len(faults)))
-    if args.survivors_of:
-        survived = [{r["index"] for r in _read(path) if not r["found"]} for path in args.survivors_of]
-        chosen = sorted(set.union(*survived))[:MAX_SURVIVORS]
     done = {result["index"] for result in _read(args.output)}
-    for index in (index for index in chosen if index not in done):
-        tests = "tests" if args.survivors_of else tests_of(faults[index], args.checkout)
+    for index, fault in enumerate(faults):
+        if index in done:
+            continue
+        tests = tests_of(fault, root, args.coverage or root / ".coverage")
         start = time.monotonic()
-        seconds = SECONDS_FOR_ALL if args.survivors_of else SECONDS_FOR_FOLDER
-        found, output = is_found(faults[index], args.checkout.resolve(), tests, seconds)
-        row = {
-            "index": index,
-            "found": found,
-            "tests": tests,
-            "seconds": round(time.monotonic() - start),
-            "end": output,
-        }
+        found, output = is_found(fault, root, tests)
+        seconds = round(time.monotonic() - start)
+        row = {"index": index, "found": found, "tests": len(tests) - 1, "seconds": seconds, "end": output}
         with args.output.open("a") as file:
             file.write(json.dumps(row) + "\n")
-        print(
-            f"{index}: {'found' if found else 'SURVIVED'} {faults[index].file}:{faults[index].line} {tests}", flush=True
-        )
+        print(f"{index}: {'found' if found else 'SURVIVED'} {fault.file}:{fault.line} in {seconds} s", flush=True)
 
 
 def _read(path: Path) -> list[dict]:
@@ -179,7 +179,7 @@ def main() -> None:
     two.add_argument("side", choices=("old", "new"))
     two.add_argument("checkout", type=Path)
     two.add_argument("-o", "--output", type=Path, required=True)
-    two.add_argument("--survivors-of", type=Path, nargs="+")
+    two.add_argument("--coverage", type=Path, help="default: .coverage in the checkout")
     two.set_defaults(do=run)
     three = commands.add_parser("report")
     three.add_argument("results", type=Path, nargs="+")
