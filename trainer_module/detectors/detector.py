@@ -89,9 +89,17 @@ class Family(ABC, Generic[ConfigT]):
 
     # --- without TensorFlow -------------------------------------------------------------------------------------------
 
-    @abstractmethod
     def summary(self) -> dict[str, Any]:
-        """Return facts for the model card: architecture, backbone, neck, max_detections, depth_multiplier."""
+        """Return facts for the model card."""
+        extractor = self.config.feature_extractor
+        neck = getattr(extractor, "neck", None)
+        return {
+            "architecture": type(self.config).__name__,
+            "backbone": extractor.backbone,
+            "neck": None if neck is None else type(neck).__name__,
+            "max_detections": self.config.max_detections,
+            "depth_multiplier": getattr(extractor, "depth_multiplier", 1.0),
+        }
 
     def check_settings(self) -> Iterator[Finding]:
         """Yield a finding for each setting of the configuration that this version may not support."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -25,16 +25,6 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class CenterNetFamily(Family[CenterNet]):
     """CenterNet (arXiv:1904.07850)."""
-
-    def summary(self) -> dict[str, Any]:
-        """See `Family`."""
-        return {
-            "architecture": "CenterNet",
-            "backbone": self.config.feature_extractor.backbone,
-            "neck": None,
-            "max_detections": self.config.object_center_params.max_box_predictions,
-            "depth_multiplier": self.config.feature_extractor.depth_multiplier,
-        }
 
     def check_settings(self) -> Iterator[Finding]:
         """See `Family`."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from detloom.schemas.contracts import ground_truth
 from detloom.schemas.contracts.label_map import LabelMap
@@ -27,17 +27,6 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class FasterRcnnFamily(Family[FasterRcnn]):
     """Faster R-CNN (arXiv:1506.01497)."""
-
-    def summary(self) -> dict[str, Any]:
-        """See `Family`."""
-        neck = self.config.feature_extractor.neck
-        return {
-            "architecture": "FasterRcnn",
-            "backbone": self.config.feature_extractor.backbone,
-            "neck": None if neck is None else type(neck).__name__,
-            "max_detections": self.config.max_detections,
-            "depth_multiplier": 1.0,
-        }
 
     def check_settings(self) -> Iterator[Finding]:
         """See `Family`."""

@@ -25,16 +25,6 @@ if TYPE_CHECKING:
 class SsdFamily(Family[Ssd]):
     """SSD, RetinaNet and EfficientDet."""
 
-    def summary(self) -> dict[str, Any]:
-        """See `Family`."""
-        return {
-            "architecture": "Ssd",
-            "backbone": self.config.feature_extractor.backbone,
-            "neck": type(self.config.feature_extractor.neck).__name__,
-            "max_detections": self.config.post_processing.batch_non_max_suppression.max_total_detections,
-            "depth_multiplier": self.config.feature_extractor.depth_multiplier,
-        }
-
     def check_settings(self) -> Iterator[Finding]:
         """See `Family`."""
         return check_settings(self.config)
