@@ -15,6 +15,16 @@ def columns_of(sample: Sample, geometry: str) -> list[str]:
     return [name for name in sample if name in COLUMNS and COLUMNS[name].geometry == geometry]
 
 
+def image_hw_of(sample: Sample) -> tf.Tensor:
+    """Return the size of the image in pixels, int32 [2]."""
+    return tf.shape(sample[IMAGE])[:2]
+
+
+def split_seed(seed: tf.Tensor, count: int = 2) -> list[tf.Tensor]:
+    """Return independent seeds that are made of one."""
+    return tf.unstack(tf.random.experimental.stateless_split(seed, count))
+
+
 def keep_boxes(sample: Sample, mask_G: tf.Tensor) -> Sample:
     """Return the sample with only the boxes for which `mask_G` is true."""
     indices = tf.where(mask_G)[:, 0]

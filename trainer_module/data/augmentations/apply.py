@@ -6,7 +6,7 @@ from functools import partial
 
 import tensorflow as tf
 
-from detloom.schemas.contracts.ground_truth import BOXES, IMAGE
+from detloom.schemas.contracts.ground_truth import BOXES
 from detloom.schemas.model.augmentations import (
     Augmentation,
     AutoAugmentImage,
@@ -60,7 +60,7 @@ from detloom.trainer_module.data.augmentations import (
     policies,
     scale_and_crop,
 )
-from detloom.trainer_module.data.sample import Sample, if_drawn
+from detloom.trainer_module.data.sample import Sample, if_drawn, image_hw_of
 
 _BEFORE_RESIZE = (
     crops.WindowCrop
@@ -146,7 +146,7 @@ def apply_augmentation(augmentation: Augmentation, sample: Sample, seed: tf.Tens
             )
             return if_drawn(probability, seed, sample, turn)
         case RandomCropImage() | SsdRandomCrop() | RandomCropToAspectRatio():
-            window = crops.draw_window(augmentation, sample[BOXES], tf.shape(sample[IMAGE])[:2], seed)
+            window = crops.draw_window(augmentation, sample[BOXES], image_hw_of(sample), seed)
             return crops.cut(sample, window)
         case RandomCropPadImage():
             return crop_and_pad.random_crop_pad(augmentation, sample, seed)

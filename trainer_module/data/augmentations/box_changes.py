@@ -6,7 +6,7 @@ from detloom.schemas.contracts.ground_truth import BOXES, IMAGE
 from detloom.schemas.model.augmentations import RandomJitterBoxes, RandomSelfConcatImage
 from detloom.trainer_module.boxes import geometry as boxes
 from detloom.trainer_module.data.augmentations.geometry import in_frame
-from detloom.trainer_module.data.sample import Sample, columns_of, if_drawn
+from detloom.trainer_module.data.sample import Sample, columns_of, if_drawn, split_seed
 
 _MIN_SIDE = 1e-6  # of a box, so that it can be stretched; the reference's value
 
@@ -30,7 +30,7 @@ def jitter_boxes(config: RandomJitterBoxes, sample: Sample, seed: tf.Tensor) -> 
 
 
 def self_concat(config: RandomSelfConcatImage, sample: Sample, seed: tf.Tensor) -> Sample:
-    vertical_seed, horizontal_seed = tf.unstack(tf.random.experimental.stateless_split(seed))
+    vertical_seed, horizontal_seed = split_seed(seed)
     sample = if_drawn(config.concat_vertical_probability, vertical_seed, sample, lambda it: _doubled(it, axis=0))
     return if_drawn(config.concat_horizontal_probability, horizontal_seed, sample, lambda it: _doubled(it, axis=1))
 

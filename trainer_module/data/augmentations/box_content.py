@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from detloom.schemas.contracts.ground_truth import BOXES, IMAGE
 from detloom.trainer_module.data.augmentations.patches import filled, paste, rectangles
-from detloom.trainer_module.data.sample import Sample
+from detloom.trainer_module.data.sample import Sample, image_hw_of, split_seed
 
 ContentChange = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]  # from pixels and a seed to pixels of the same shape
 
@@ -17,7 +17,7 @@ def change_contents(
     sample: Sample, change: ContentChange, *, probability: float | tf.Tensor, seed: tf.Tensor
 ) -> Sample:
     """Change the content of each box, one after the other in random order, with a third of the probability."""
-    seeds = tf.unstack(tf.random.experimental.stateless_split(seed, 3))
+    seeds = split_seed(seed, 3)
     corners_px = box_corners_px(sample)
     num_boxes = tf.shape(corners_px)[0]
     is_drawn = tf.random.stateless_uniform([num_boxes], seeds[0]) < probability / _FEWER
@@ -35,7 +35,7 @@ def change_contents(
 
 def cut_out_of_box(sample: Sample, share: float | tf.Tensor, fill: int, seed: tf.Tensor) -> Sample:
     """Fill a rectangle with a random centre in a random box; its sides are `share` times those of the box."""
-    seeds = tf.unstack(tf.random.experimental.stateless_split(seed))
+    seeds = split_seed(seed)
     corners_px = box_corners_px(sample)
 
     def cut_out() -> tf.Tensor:
@@ -57,7 +57,7 @@ def fill_around(image_HW3: tf.Tensor, center_yx: tf.Tensor, half_hw: tf.Tensor, 
 
 def box_corners_px(sample: Sample) -> tf.Tensor:
     """Return the pixels that each box touches, at least one, int32 [G, 4]: first row and column, end row and column."""
-    image_hw = tf.shape(sample[IMAGE])[:2]
+    image_hw = image_hw_of(sample)
     corners = tf.cast(sample[BOXES] * tf.tile(tf.cast(image_hw, tf.float32), [2]), tf.int32)
     begin_yx = tf.clip_by_value(corners[:, :2], 0, image_hw - 1)
     return tf.concat([begin_yx, tf.clip_by_value(corners[:, 2:] + 1, begin_yx + 1, image_hw)], axis=1)

@@ -25,7 +25,7 @@ from detloom.schemas.model.color_augmentations import (
     RandomRgbToGray,
 )
 from detloom.trainer_module.data.augmentations.patches import mean_color, paste
-from detloom.trainer_module.data.sample import Sample, if_drawn
+from detloom.trainer_module.data.sample import Sample, if_drawn, image_hw_of, split_seed
 
 ColorChange = (
     RandomAdjustBrightness | RandomAdjustContrast | RandomAdjustHue | RandomAdjustSaturation | RandomDistortColor
@@ -80,7 +80,7 @@ def _draw(change: ColorChange, seed: tf.Tensor) -> list[_Drawn]:
             return [_Drawn("saturation", tf.random.stateless_uniform([], seed, low, high))]
         case RandomDistortColor(color_ordering=ordering):
             parts = _DISTORTIONS[ordering]
-            seeds = tf.unstack(tf.random.experimental.stateless_split(seed, len(parts)))
+            seeds = split_seed(seed, len(parts))
             return [draw for part, its_seed in zip(parts, seeds, strict=True) for draw in _draw(part, its_seed)]
     raise AssertionError(f"no such color change: {change}")
 
@@ -181,7 +181,7 @@ def adjust_gamma(config: AdjustGamma, sample: Sample) -> Sample:
 
 
 def random_jpeg_quality(config: RandomJpegQuality, sample: Sample, seed: tf.Tensor) -> Sample:
-    seeds = tf.unstack(tf.random.experimental.stateless_split(seed))
+    seeds = split_seed(seed)
     low, high = config.min_jpeg_quality, config.max_jpeg_quality
 
     def encoded(sample: Sample) -> Sample:
@@ -193,10 +193,10 @@ def random_jpeg_quality(config: RandomJpegQuality, sample: Sample, seed: tf.Tens
 
 
 def random_patch_gaussian(config: RandomPatchGaussian, sample: Sample, seed: tf.Tensor) -> Sample:
-    seeds = tf.unstack(tf.random.experimental.stateless_split(seed, 5))
+    seeds = split_seed(seed, 5)
 
     def noisy(sample: Sample) -> Sample:
-        image_hw = tf.shape(sample[IMAGE])[:2]
+        image_hw = image_hw_of(sample)
         side = tf.random.stateless_uniform([], seeds[1], config.min_patch_size, config.max_patch_size, tf.int32)
         center_yx = tf.random.stateless_uniform([2], seeds[2]) * tf.cast(image_hw, tf.float32)
         corner_yx = tf.minimum(tf.cast(center_yx, tf.int32), image_hw - 1) - side // 2

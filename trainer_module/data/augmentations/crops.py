@@ -16,7 +16,7 @@ from detloom.schemas.model.crop_augmentations import (
 )
 from detloom.trainer_module.boxes import geometry as boxes
 from detloom.trainer_module.data.augmentations.geometry import clipped, in_frame
-from detloom.trainer_module.data.sample import Sample, columns_of, keep_boxes
+from detloom.trainer_module.data.sample import Sample, columns_of, keep_boxes, split_seed
 
 WindowCrop = RandomCropImage | SsdRandomCrop | RandomCropToAspectRatio
 WindowKind = RandomCropImage | RandomCropPadImage | SsdRandomCropOperation | SsdRandomCropPadOperation
@@ -110,7 +110,7 @@ def window_of_kind(
     kinds: Sequence[WindowKind], kind: tf.Tensor, boxes_yxyx_rel: tf.Tensor, image_hw: tf.Tensor, seed: tf.Tensor
 ) -> Window:
     """Draw a window with the settings at index `kind`."""
-    window_seed, chance_seed = tf.unstack(tf.random.experimental.stateless_split(seed))
+    window_seed, chance_seed = split_seed(seed)
     shapes = [((k.min_aspect_ratio, k.max_aspect_ratio), (max(k.min_area, _MIN_AREA), k.max_area)) for k in kinds]
     distinct = sorted(set(shapes))  # ranges cannot be tensors; usually all kinds have the same
     candidates = [

@@ -7,13 +7,13 @@ import tensorflow as tf
 from detloom.schemas.contracts.ground_truth import IMAGE
 from detloom.schemas.model.color_augmentations import GridMask, RandomBlackPatches, RandomCutout
 from detloom.trainer_module.data.augmentations.patches import filled, rectangles
-from detloom.trainer_module.data.sample import Sample, if_drawn
+from detloom.trainer_module.data.sample import Sample, if_drawn, image_hw_of, split_seed
 
 
 def random_black_patches(config: RandomBlackPatches, sample: Sample, seed: tf.Tensor) -> Sample:
     """Fill squares that are completely inside the image."""
-    seeds = tf.unstack(tf.random.experimental.stateless_split(seed))
-    image_hw = tf.cast(tf.shape(sample[IMAGE])[:2], tf.float32)
+    seeds = split_seed(seed)
+    image_hw = tf.cast(image_hw_of(sample), tf.float32)
     side = tf.floor(tf.reduce_min(image_hw) * config.size_to_image_ratio)
     draws = tf.random.stateless_uniform([config.max_black_patches, 2], seeds[0])
     begin_yx = tf.floor(draws * (1.0 - config.size_to_image_ratio) * image_hw)
@@ -22,10 +22,10 @@ def random_black_patches(config: RandomBlackPatches, sample: Sample, seed: tf.Te
 
 
 def random_cutout(config: RandomCutout, sample: Sample, seed: tf.Tensor) -> Sample:
-    seeds = tf.unstack(tf.random.experimental.stateless_split(seed))
+    seeds = split_seed(seed)
 
     def cut_out(sample: Sample) -> Sample:
-        image_hw = tf.cast(tf.shape(sample[IMAGE])[:2], tf.float32)
+        image_hw = tf.cast(image_hw_of(sample), tf.float32)
         side = tf.round(tf.reduce_min(image_hw) * config.size_to_image_ratio)
         center_yx = tf.floor(tf.random.stateless_uniform([config.num_holes, 2], seeds[1]) * image_hw)
         return _with_squares(sample, center_yx - tf.floor(side / 2.0), side, config.fill)
@@ -34,15 +34,15 @@ def random_cutout(config: RandomCutout, sample: Sample, seed: tf.Tensor) -> Samp
 
 
 def random_grid_mask(config: GridMask, sample: Sample, seed: tf.Tensor) -> Sample:
-    seeds = tf.unstack(tf.random.experimental.stateless_split(seed))
+    seeds = split_seed(seed)
 
     def masked(sample: Sample) -> Sample:
         draws = tf.unstack(tf.random.stateless_uniform([4], seeds[1]))
-        image_hw = tf.cast(tf.shape(sample[IMAGE])[:2], tf.float32)
+        image_hw = tf.cast(image_hw_of(sample), tf.float32)
         share = config.min_period + draws[0] * (config.max_period - config.min_period)
         angle = math.radians(config.rotate) * (2.0 * draws[1] - 1.0)
         is_erased = grid_squares(
-            tf.shape(sample[IMAGE])[:2],
+            image_hw_of(sample),
             period=share * tf.reduce_min(image_hw),
             kept_share=config.ratio,
             angle_radians=angle,

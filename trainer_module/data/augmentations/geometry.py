@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from detloom.schemas.contracts.ground_truth import AREA, BOXES, IMAGE
 from detloom.trainer_module.boxes import geometry as boxes
-from detloom.trainer_module.data.sample import Sample, columns_of, keep_boxes
+from detloom.trainer_module.data.sample import Sample, columns_of, image_hw_of, keep_boxes
 
 
 def flip_horizontally(sample: Sample, keypoint_permutation: tuple[int, ...] = ()) -> Sample:
@@ -131,7 +131,7 @@ def warp(sample: Sample, affine: Affine, fill: float) -> Sample:
     Boxes are clipped to the image, and dropped if nothing is left. `area_px` is reduced by the share that is clipped.
     Keypoints that leave the image become unlabelled.
     """
-    image_hw = tf.cast(tf.shape(sample[IMAGE])[:2], tf.float32)
+    image_hw = tf.cast(image_hw_of(sample), tf.float32)
     ymin, xmin, ymax, xmax = tf.unstack(sample[BOXES], axis=-1)
     corners_yx = tf.stack([tf.stack([y, x], axis=-1) for y in (ymin, ymax) for x in (xmin, xmax)], axis=1)
     corners_yx = _moved(corners_yx, affine, image_hw)

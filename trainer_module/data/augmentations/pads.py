@@ -7,11 +7,11 @@ from detloom.schemas.model.augmentations import RandomAbsolutePadImage, RandomPa
 from detloom.schemas.model.crop_augmentations import SsdRandomCropPadFixedAspectRatio
 from detloom.trainer_module.data.augmentations.geometry import in_frame
 from detloom.trainer_module.data.augmentations.patches import mean_color
-from detloom.trainer_module.data.sample import Sample, columns_of
+from detloom.trainer_module.data.sample import Sample, columns_of, image_hw_of
 
 
 def random_pad(config: RandomPadImage, sample: Sample, seed: tf.Tensor) -> Sample:
-    image_hw = tf.shape(sample[IMAGE])[:2]
+    image_hw = image_hw_of(sample)
     min_hw = tf.constant([config.min_image_height, config.min_image_width])
     max_hw = tf.constant([config.max_image_height, config.max_image_width])
     return pad_at_random(sample, min_hw, tf.where(max_hw > 0, max_hw, 2 * image_hw), config.pad_color, seed)
@@ -19,7 +19,7 @@ def random_pad(config: RandomPadImage, sample: Sample, seed: tf.Tensor) -> Sampl
 
 def random_absolute_pad(config: RandomAbsolutePadImage, sample: Sample, seed: tf.Tensor) -> Sample:
     """Pad by 0 up to the largest paddings, split at random between both sides."""
-    image_hw = tf.shape(sample[IMAGE])[:2]
+    image_hw = image_hw_of(sample)
     max_hw = image_hw + tf.constant([config.max_height_padding, config.max_width_padding])
     return pad_at_random(sample, image_hw, max_hw, config.pad_color, seed)
 
@@ -31,7 +31,7 @@ def pad_at_random(
 
     The position of the image is drawn as in the reference, where padding is never only above or only to the left.
     """
-    image_hw, draws = tf.shape(sample[IMAGE])[:2], tf.random.stateless_uniform([2, 2], seed)
+    image_hw, draws = image_hw_of(sample), tf.random.stateless_uniform([2, 2], seed)
     min_hw, max_hw = tf.maximum(min_hw, image_hw), tf.maximum(max_hw, image_hw)
     drawn_hw = min_hw + _share_of(draws[0], max_hw - min_hw)
     added_hw = tf.where(max_hw > min_hw, drawn_hw, max_hw) - image_hw
@@ -41,7 +41,7 @@ def pad_at_random(
 
 def pad_to_aspect_ratio(config: SsdRandomCropPadFixedAspectRatio, sample: Sample, seed: tf.Tensor) -> Sample:
     """Pad black below and to the right; the size is drawn between the smallest and the largest with the ratio."""
-    image_hw = tf.shape(sample[IMAGE])[:2]
+    image_hw = image_hw_of(sample)
     hw = tf.cast(image_hw, tf.float32)
     height, width = tf.unstack(hw)
     fitting_hw = tf.maximum(hw, tf.stack([width / config.aspect_ratio, height * config.aspect_ratio]))

@@ -16,7 +16,7 @@ from detloom.schemas.model.augmentations import AutoAugmentImage, PolicyName, Ra
 from detloom.trainer_module.data.augmentations import geometry, uint8_colors
 from detloom.trainer_module.data.augmentations.box_content import change_contents, cut_out_of_box, fill_around
 from detloom.trainer_module.data.augmentations.geometry import Affine
-from detloom.trainer_module.data.sample import Sample
+from detloom.trainer_module.data.sample import Sample, image_hw_of, split_seed
 
 
 def auto_augment(config: AutoAugmentImage, sample: Sample, seed: tf.Tensor) -> Sample:
@@ -29,7 +29,7 @@ def auto_augment(config: AutoAugmentImage, sample: Sample, seed: tf.Tensor) -> S
     kinds = tf.constant([[names.index(name) for name, _, _ in steps] for steps in padded])
     probabilities = tf.constant([[float(probability) for _, probability, _ in steps] for steps in padded])
     amounts = tf.constant([[float(amount_of(name, level)) for name, _, level in steps] for steps in padded])
-    seeds = tf.unstack(tf.random.experimental.stateless_split(seed, longest + 1))
+    seeds = split_seed(seed, longest + 1)
     chosen = tf.random.stateless_uniform([], seeds[0], maxval=len(policy), dtype=tf.int32)
 
     def steps(sample: Sample) -> Sample:
@@ -48,7 +48,7 @@ def rand_augment(config: RandAugment, sample: Sample, seed: tf.Tensor) -> Sample
     def layers(sample: Sample) -> Sample:
         for layer in range(config.num_layers):
             its_seed = tf.random.experimental.stateless_fold_in(seed, layer)
-            seeds = tf.unstack(tf.random.experimental.stateless_split(its_seed))
+            seeds = split_seed(its_seed)
             kind = tf.random.stateless_uniform([], seeds[0], maxval=len(RAND_AUGMENT), dtype=tf.int32)
             sample = apply_step(RAND_AUGMENT, Step(kind, tf.constant(1.0), amounts[kind]), sample, seeds[1])
         return sample
@@ -114,7 +114,7 @@ def amount_of(name: str, level: float) -> float:
 
 def apply_step(names: Sequence[str], step: Step, sample: Sample, seed: tf.Tensor) -> Sample:
     """Apply the step with its probability; the image must be uint8."""
-    seeds = tf.unstack(tf.random.experimental.stateless_split(seed, 3))
+    seeds = split_seed(seed, 3)
     signed = tf.where(tf.random.stateless_uniform([], seeds[0]) < 0.5, -step.amount, step.amount)
     changes = [partial(_changed, name, step, signed, sample, seeds[1]) for name in names]
     draws_itself = tf.gather(tf.constant([name in CONTENTS for name in names]), step.kind)
@@ -161,7 +161,7 @@ MOVES: dict[str, Callable[[tf.Tensor, Sample], Affine]] = {
     "TranslateY_BBox": lambda amount, _: geometry.translation(0.0, amount),
     "ShearX_BBox": lambda amount, _: geometry.shear_x(amount),
     "ShearY_BBox": lambda amount, _: geometry.shear_y(amount),
-    "Rotate_BBox": lambda amount, sample: geometry.rotation(amount, tf.shape(sample[IMAGE])[:2]),
+    "Rotate_BBox": lambda amount, sample: geometry.rotation(amount, image_hw_of(sample)),
 }
 # Changes of all pixels, from image and amount.
 COLORS: dict[str, Callable[[tf.Tensor, tf.Tensor], tf.Tensor]] = {

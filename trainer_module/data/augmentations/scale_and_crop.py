@@ -7,7 +7,7 @@ from detloom.schemas.model.augmentations import RandomDownscaleToTargetPixels, R
 from detloom.schemas.model.crop_augmentations import RandomScaleCropAndPadToSquare, RandomSquareCropByScale
 from detloom.trainer_module.data.augmentations.crops import Window, cut
 from detloom.trainer_module.data.augmentations.pads import framed
-from detloom.trainer_module.data.sample import Sample, columns_of
+from detloom.trainer_module.data.sample import Sample, columns_of, image_hw_of, split_seed
 
 _BLACK = (0.0, 0.0, 0.0)
 
@@ -16,7 +16,7 @@ def scale_crop_and_pad(config: RandomScaleCropAndPadToSquare, sample: Sample, se
     """Scale the longer side to `output_size` times a random scale; crop, or pad below and to the right."""
     side, draws = config.output_size, tf.random.stateless_uniform([3], seed)
     scale = config.scale_min + draws[0] * (config.scale_max - config.scale_min)
-    hw = tf.cast(tf.shape(sample[IMAGE])[:2], tf.float32)
+    hw = tf.cast(image_hw_of(sample), tf.float32)
     scaled_hw = tf.maximum(tf.cast(scale * side * (hw / tf.reduce_max(hw)), tf.int32), 1)
     over_hw = tf.maximum(scaled_hw - side, 0)
     begin_yx = tf.cast(tf.cast(over_hw, tf.float32) * draws[1:], tf.int32)
@@ -27,12 +27,12 @@ def scale_crop_and_pad(config: RandomScaleCropAndPadToSquare, sample: Sample, se
 
 def square_crop_by_scale(config: RandomSquareCropByScale, sample: Sample, seed: tf.Tensor) -> Sample:
     """Crop a square at a random position; its side is the longer side of the image times a random scale."""
-    scale_seed, place_seed = tf.unstack(tf.random.experimental.stateless_split(seed))
+    scale_seed, place_seed = split_seed(seed)
     scales = tf.linspace(config.scale_min, config.scale_max, config.num_scales)
     scale = tf.cast(scales, tf.float32)[
         tf.random.stateless_uniform([], scale_seed, maxval=config.num_scales, dtype=tf.int32)
     ]
-    image_hw = tf.shape(sample[IMAGE])[:2]
+    image_hw = image_hw_of(sample)
     side = tf.maximum(tf.cast(scale * tf.cast(tf.reduce_max(image_hw), tf.float32), tf.int32), 1)
     border_yx = _border(config.max_border, image_hw)
     places_yx = tf.cast(image_hw - 2 * border_yx + 1, tf.float32)
@@ -50,7 +50,7 @@ def _border(max_border: int, image_hw: tf.Tensor) -> tf.Tensor:
 
 def _cut_and_fill(sample: Sample, begin_yx: tf.Tensor, side: int | tf.Tensor) -> Sample:
     """Crop a square that may reach beyond the image; boxes and keypoints are clipped to it."""
-    image_hw, end_yx = tf.shape(sample[IMAGE])[:2], begin_yx + side
+    image_hw, end_yx = image_hw_of(sample), begin_yx + side
     first_yx, last_yx = tf.maximum(begin_yx, 0), tf.minimum(end_yx, image_hw)
     window = Window(first_yx, last_yx - first_yx, min_visible=tf.constant(0.0), clip_boxes=tf.constant(True))
     return framed(cut(sample, window), first_yx - begin_yx, end_yx - last_yx, _BLACK)
@@ -58,15 +58,15 @@ def _cut_and_fill(sample: Sample, begin_yx: tf.Tensor, side: int | tf.Tensor) ->
 
 def random_image_scale(config: RandomImageScale, sample: Sample, seed: tf.Tensor) -> Sample:
     factor = tf.random.stateless_uniform([], seed, config.min_scale_ratio, config.max_scale_ratio)
-    image_hw = tf.cast(tf.shape(sample[IMAGE])[:2], tf.float32)
+    image_hw = tf.cast(image_hw_of(sample), tf.float32)
     return resized(sample, tf.maximum(tf.cast(image_hw * factor, tf.int32), 1), align_corners=True)
 
 
 def random_downscale(config: RandomDownscaleToTargetPixels, sample: Sample, seed: tf.Tensor) -> Sample:
-    chance_seed, pixels_seed = tf.unstack(tf.random.experimental.stateless_split(seed))
+    chance_seed, pixels_seed = split_seed(seed)
     limits = (config.min_target_pixels, config.max_target_pixels)
     target_pixels = tf.random.stateless_uniform([], pixels_seed, *limits, dtype=tf.int32)
-    image_hw = tf.shape(sample[IMAGE])[:2]
+    image_hw = image_hw_of(sample)
     scale = tf.sqrt(tf.cast(target_pixels, tf.float32) / tf.cast(tf.reduce_prod(image_hw), tf.float32))
     target_hw = tf.maximum(tf.cast(scale * tf.cast(image_hw, tf.float32), tf.int32), 1)
     is_left = tf.random.stateless_uniform([], chance_seed) < config.random_coef
