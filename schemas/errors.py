@@ -43,6 +43,13 @@ class FieldError(InputError):
         self.field, self.message, self.other = field, message, other
 
 
+def list_first(values: Iterable[object], most: int = 10) -> str:
+    """Return the first values for a message, and the number of further ones."""
+    texts = list(map(str, values))
+    further = f" and {len(texts) - most} more" if len(texts) > most else ""
+    return ", ".join(texts[:most]) + further
+
+
 def check(condition: bool, field: str, got: object, allowed: str, other: str = "") -> None:
     """Raise FieldError unless the condition holds; `other` is the field that the value contradicts, if any."""
     if not condition:

@@ -7,8 +7,7 @@ from typing import Any, Literal
 from detloom.components.dataset_validator.params import DatasetValidatorParams
 from detloom.components.dataset_validator.statistics.split_statistics import Offenders, SplitStatistics
 from detloom.schemas.contracts.label_map import LabelMap
-
-_MAX_LISTED = 10  # names per sentence
+from detloom.schemas.errors import list_first
 
 
 @dataclass(frozen=True)
@@ -113,7 +112,7 @@ def find_unknown_ids(evidence: CheckEvidence) -> CheckFinding:
         for class_id, offenders in part.class_id_offenders.items():
             by_id[class_id] = by_id.get(class_id, 0) + offenders.count
     merged = _merge({name: part.class_id_offenders.values() for name, part in evidence.statistics.items()})
-    listed = f": {_list([str(class_id) for class_id in sorted(by_id)])}" if by_id else ""
+    listed = f": {list_first([str(class_id) for class_id in sorted(by_id)])}" if by_id else ""
     return _share(merged, _num_boxes(evidence), f"boxes have class ids that are not in the label map{listed}")
 
 
@@ -139,7 +138,7 @@ def find_class_missing_from_split(evidence: CheckEvidence) -> CheckFinding:
 def _rarest(counts: Mapping[str, int], needed: float, noun: str) -> CheckFinding:
     rare = {name: count for name, count in counts.items() if count < needed}
     if rare:
-        listed = _list([f"{name!r} {count}" for name, count in sorted(rare.items(), key=lambda pair: pair[1])])
+        listed = list_first([f"{name!r} {count}" for name, count in sorted(rare.items(), key=lambda pair: pair[1])])
         return CheckFinding(min(rare.values()), f"{len(rare)} of {len(counts)} {noun} have too few boxes: {listed}")
     name = min(counts, key=lambda each: counts[each])
     return CheckFinding(counts[name], f"the rarest of {len(counts)} {noun}, {name!r}, has {counts[name]} boxes")
@@ -332,11 +331,6 @@ def _num_examples(evidence: CheckEvidence) -> int:
 
 def _num_boxes(evidence: CheckEvidence) -> int:
     return sum(part.num_boxes for part in evidence.statistics.values())
-
-
-def _list(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
-    return ", ".join(names[:_MAX_LISTED]) + more
 
 
 def format_value(value: float | None, unit: str) -> str:

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from detloom.components.pages.formats import format_count, format_number, format_share, format_share_digits, shorten
+from detloom.schemas.errors import list_first
 
 Json = Mapping[str, Any]
 
-_MAX_NAMES = 8  # names per sentence
 _SIZES = {"s": "small (below 32 × 32 px)", "m": "medium", "l": "large (above 96 × 96 px)"}
 
 
@@ -136,5 +136,4 @@ def _of_training(configuration: Json, training: Json | None) -> Iterator[str]:
 
 
 def _list(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
-    return ", ".join(shorten(name) for name in names[:_MAX_NAMES]) + more
+    return list_first(map(shorten, names), 8)

@@ -29,7 +29,7 @@ from detloom.schemas.contracts.metric_names import (
     MASK,
     METRIC_NAMES,
 )
-from detloom.schemas.errors import InputError
+from detloom.schemas.errors import InputError, list_first
 from detloom.trainer_module.boxes.masks import encode_box_masks, encode_mask_pngs
 from detloom.trainer_module.detectors.detector import Detector, Keypoints
 from detloom.trainer_module.evaluation.coco_images import ImageDetections, ImageGroundTruth
@@ -40,7 +40,6 @@ from detloom.trainer_module.runtime.replicas import gather_from_workers
 from detloom.trainer_module.runtime.strategies import place_of_worker
 
 _HOST_ONLY = (truth.MASK_PNGS,)  # entries of a batch that no device needs: text
-_MAX_NAMED = 10  # classes in a message
 _Image = TypeVar("_Image", ImageGroundTruth, ImageDetections)
 _Batch = dict[str, tf.Tensor]
 _Results = tuple[_Batch, _Batch]  # detections and losses of a batch
@@ -82,8 +81,9 @@ class Evaluation:
         assert isinstance(metrics, CocoMetrics)
         values = {row.name: row.AP for row in metrics.per_class}
         if class_name not in values:
+            known = list_first(values)
             raise InputError(
-                f"metric {name!r}: got the class {class_name!r}, allowed: the label map's classes, {_list(values)}."
+                f"metric {name!r}: got the class {class_name!r}, allowed: those of the label map, {known}."
             )
         return values[class_name]
 
@@ -388,8 +388,3 @@ def bad_records_as_input_errors(files: Sequence[str]) -> Iterator[None]:
             raise
         cause = " ".join(re.sub(r"\{\{[^}]*\}\}|\[\[.*", "", error.message, flags=re.DOTALL).split())
         raise InputError(f"{Path(files[0]).parent}: a record cannot be used: {cause}") from error
-
-
-def _list(values: Mapping[str, object]) -> str:
-    more = f" and {len(values) - _MAX_NAMED} more" if len(values) > _MAX_NAMED else ""
-    return ", ".join(list(values)[:_MAX_NAMED]) + more

@@ -12,7 +12,7 @@ from detloom.schemas.contracts import example_keys as keys
 from detloom.schemas.contracts import ground_truth as truth
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.contracts.metric_names import CLASS_AP, MASK
-from detloom.schemas.errors import InputError
+from detloom.schemas.errors import InputError, list_first
 from detloom.schemas.model.config import TrainEvalConfig
 from detloom.schemas.model.config_checks import warnings_before_run
 from detloom.trainer_module.data.example_parser import keypoint_class_of
@@ -21,7 +21,6 @@ from detloom.trainer_module.detectors.detector import Detector, Family, Keypoint
 from detloom.trainer_module.training.memory_estimate import check_memory, estimate_memory
 
 _MAX_SAMPLED = 200  # enough records to find ids that are off by one, few enough to be fast
-_MAX_NAMED = 10  # classes or ids in a message
 _LOGGER = logging.getLogger("detloom")
 
 
@@ -91,7 +90,7 @@ def check_metrics(config: TrainEvalConfig, label_map: LabelMap) -> None:
         class_name = of_class.removeprefix(CLASS_AP)
         if class_name != of_class and class_name not in label_map.names:
             raise InputError(
-                f"{path}: got the class {class_name!r}, allowed: those of the label map, {_list(label_map.names)}."
+                f"{path}: got the class {class_name!r}, allowed: those of the label map, {list_first(label_map.names)}."
             )
 
 
@@ -254,7 +253,7 @@ def _check_ids(record: SampledRecord, label_map: LabelMap) -> None:
         hint = " Ids start at 1: 0 is background." if unknown[0] == 0 else ""
         raise InputError(
             f"{record.where}: got class id {unknown[0]}, allowed: the ids of the label map, "
-            f"{_list(label_map.class_ids)}; use the label map that the data were written with.{hint}"
+            f"{list_first(label_map.class_ids)}; use the label map that the data were written with.{hint}"
         )
 
 
@@ -275,7 +274,7 @@ def _class_warnings(
 ) -> Iterator[str]:
     if unknown_texts:
         yield (
-            f"Training data: class texts that the label map lacks: {_list(list(unknown_texts))}; only the class ids "
+            f"Training data: class texts that the label map lacks: {list_first(unknown_texts)}; only the class ids "
             "count, so check that they mean the same in data and label map."
         )
     if not counts:
@@ -285,12 +284,6 @@ def _class_warnings(
         without = [name for class_id, name in label_map.names_by_id if not counts[class_id]]
         if without:
             yield (
-                f"Training data: no box of {_list(without)} in the whole training split; the detector cannot learn "
-                "these classes: add images, or remove the classes from the label map."
+                f"Training data: no box of {list_first(without)} in the whole training split; the detector cannot "
+                "learn these classes: add images, or remove the classes from the label map."
             )
-
-
-def _list(values: Sequence[object]) -> str:
-    """Return the first few values and the number of further ones."""
-    more = f" and {len(values) - _MAX_NAMED} more" if len(values) > _MAX_NAMED else ""
-    return ", ".join(map(str, values[:_MAX_NAMED])) + more

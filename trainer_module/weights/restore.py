@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import keras
 import numpy as np
 
-from detloom.schemas.errors import InputError
+from detloom.schemas.errors import InputError, list_first
 from detloom.schemas.model.config import FineTuneMode, Train
 from detloom.trainer_module.detectors.detector import Detector
 from detloom.trainer_module.weights.freezing import TrainedVariables, choose_trained
@@ -36,7 +36,6 @@ _PARTS_OF: dict[FineTuneMode, tuple[str, ...]] = {
 }
 _MIN_ALIKE = 0.5  # a lower share of matching parameters means another architecture
 _INCLUDE, _EXCLUDE = "not in fine_tune_include", "in fine_tune_exclude"
-_MAX_CLASSES = 5  # listed in a note
 
 
 @dataclass(frozen=True)
@@ -199,19 +198,14 @@ def _notes_on_classes(
     if stored.class_names and stored.class_names != ours:
         yield (
             f"The class layer is restored channel by channel: the classes of {stored.where} are "
-            f"{_cut(stored.class_names)}, here {_cut(ours)}; set train.fine_tune_checkpoint_type to 'all_but_classes' "
-            "to leave that layer initialized."
+            f"{list_first(stored.class_names, 5)}, here {list_first(ours, 5)}; set train.fine_tune_checkpoint_type to "
+            "'all_but_classes' to leave that layer initialized."
         )
     elif not stored.class_names and train.fine_tune_checkpoint_type == "auto":
         yield (
             f"{stored.where} does not name its classes; because their number agrees, they are assumed to be those of "
             "the label map, in the same order."
         )
-
-
-def _cut(classes: tuple[str, ...]) -> str:
-    more = f" and {len(classes) - _MAX_CLASSES} more" if len(classes) > _MAX_CLASSES else ""
-    return ", ".join(classes[:_MAX_CLASSES]) + more
 
 
 # --- sufficiency ------------------------------------------------------------------------------------------------------
