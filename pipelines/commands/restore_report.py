@@ -2,7 +2,7 @@
 
 import json
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
@@ -82,7 +82,7 @@ def restore_report(
     classes = _label_map(config, num_classes, label_map)
     detector = build_detector(replace(config.model, num_classes=classes.num_classes), classes)
     report = plan_restore(train, detector, find_trained(train, detector)).report
-    click.echo(json.dumps(report.to_dict(), indent=1) if as_json else format_report(report))
+    click.echo(json.dumps(asdict(report), indent=1) if as_json else format_report(report))
     sys.exit(bool(report.refusal))
 
 

@@ -143,7 +143,7 @@ def _result_rows(result: "TrainResult", out_dir: Path) -> list[tuple[str, str]]:
     ended = ", stopped early" if result.stopped_early else ""
     best = result.best
     return [
-        ("steps", f"{result.num_steps}{ended}, {result.images_per_second:.1f} images/s"),
+        ("steps", f"{result.num_steps}{ended}, {result.performance.images_per_second:.1f} images/s"),
         ("best", f"AP {best.AP:.3f}, AP50 {best.AP50:.3f} on {best.num_images} images at step {result.best_step}"),
         ("weights", f"{out_dir / BEST_DIR} (best), {out_dir / CHECKPOINTS_DIR} (to resume from)"),
         ("numbers", f"{out_dir / LOG_FILE}, {out_dir / SUMMARY_FILE}, {out_dir / TENSORBOARD_DIR}"),

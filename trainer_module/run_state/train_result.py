@@ -207,11 +207,6 @@ class TrainResult:
     num_incidents: int
     trained: tuple[PartCounts, ...]
 
-    @property
-    def images_per_second(self) -> float:
-        """Throughput of the steps, without evaluation."""
-        return self.performance.images_per_second
-
     def summary(self) -> dict[str, Any]:
         """Return plain values for JSON."""
         plain = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "config"}

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from detloom.schemas.reading.text_file import write_text_file
 from detloom.trainer_module.weights.freezing import PartCounts
@@ -66,10 +65,6 @@ class RestoreReport:
     trains: tuple[PartCounts, ...]
     note: str = ""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return asdict(self)
-
     def sentence(self) -> str:
         """Return a summary for the log."""
         rows = (*self.restored, *self.fresh)
@@ -84,17 +79,17 @@ class RestoreReport:
 def write_report(report: RestoreReport, folder: Path) -> None:
     """Write both files, each atomically."""
     folder.mkdir(parents=True, exist_ok=True)
-    texts = {REPORT_JSON: json.dumps(report.to_dict(), indent=1) + "\n", REPORT_TEXT: format_report(report) + "\n"}
+    texts = {REPORT_JSON: json.dumps(asdict(report), indent=1) + "\n", REPORT_TEXT: format_report(report) + "\n"}
     for name, text in texts.items():
         write_text_file(folder / name, text)
 
 
-def format_report(report: RestoreReport, max_listed: int = _MAX_LISTED) -> str:
+def format_report(report: RestoreReport) -> str:
     """Format the summary, a table by part, and the variables that were not restored or not read."""
-    return "\n".join(_lines(report, max_listed))
+    return "\n".join(_lines(report))
 
 
-def _lines(report: RestoreReport, max_listed: int) -> Iterator[str]:
+def _lines(report: RestoreReport) -> Iterator[str]:
     yield report.sentence()
     if report.refusal:
         yield f"error: {report.refusal}"
@@ -113,11 +108,11 @@ def _lines(report: RestoreReport, max_listed: int) -> Iterator[str]:
     if report.fresh:
         yield ""
         yield "Re-initialized:"
-        yield from _cut([f"  {line}" for line in _fresh_lines(report.fresh)], max_listed)
+        yield from _cut([f"  {line}" for line in _fresh_lines(report.fresh)])
     if report.unread:
         yield ""
         yield "Not read:"
-        yield from _cut([f"  {key}" for key in report.unread], max_listed)
+        yield from _cut([f"  {key}" for key in report.unread])
 
 
 def _fresh_lines(rows: Sequence[RestoreRow]) -> Iterator[str]:
@@ -135,9 +130,10 @@ def format_share(share: float) -> str:
     return f"{math.floor(1000 * share) / 10:.1f}%"
 
 
-def _cut(lines: Sequence[str], count: int) -> list[str]:
-    more = [f"  ... and {len(lines) - count} more; see {REPORT_JSON}"] if len(lines) > count else []
-    return [*lines[:count], *more]
+def _cut(lines: Sequence[str]) -> list[str]:
+    num_others = len(lines) - _MAX_LISTED
+    others = [f"  ... and {num_others} more; see {REPORT_JSON}"] if num_others > 0 else []
+    return [*lines[:_MAX_LISTED], *others]
 
 
 def _parameters(rows: Sequence[RestoreRow]) -> int:

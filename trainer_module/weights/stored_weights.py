@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from detloom.schemas.contracts import detections
-from detloom.schemas.errors import InputError
+from detloom.schemas.errors import InputError, list_first
 from detloom.schemas.model.checkpoint_address import is_web_address
 from detloom.schemas.model.config import IMAGENET
 from detloom.trainer_module.detectors.detector import AutomlSource, Family
@@ -50,7 +50,6 @@ DESCRIPTIONS: dict[Origin, str] = {
 # A backbone's layers in a classification checkpoint: the Object Detection API's own, TensorFlow Models', and Keras'.
 _BACKBONE_ROOTS = ("feature_extractor", "backbone", "model/backbone", "model", "")
 _LAYER = re.compile(r"layer_with_weights-\d+/.*")
-_MAX_ROOTS = 8  # listed in a message
 _MOVING_AVERAGE = "/ExponentialMovingAverage"  # suffixes of the names of google/automl
 _SLOTS = ("/Momentum", "/Momentum_1", "/Adam", "/Adam_1")
 _COUNTERS = ("global_step",)
@@ -264,7 +263,7 @@ def _from_names(where: str, file: CheckpointFile, family: Family, network: keras
             f"train.fine_tune_checkpoint: {where} is an EfficientDet of google/automl, but the configuration's "
             "detector has no BiFPN; choose the matching EfficientDet."
         )
-    arrays = automl_values(sources, file.read, set(file.shapes), use_moving_average=True)
+    arrays = automl_values(sources, file.read, set(file.shapes))
     values: dict[str, StoredValue] = {}
     for path in variables_by_path(network):
         name = layer_variable(path)
@@ -304,28 +303,26 @@ def _from_backbone(
 def _roots(keys: Mapping[str, object]) -> str:
     """List the names of the stored objects, two levels deep."""
     roots = sorted({"/".join(key.split("/")[:2]) for key in keys})
-    more = f" and {len(roots) - _MAX_ROOTS} more" if len(roots) > _MAX_ROOTS else ""
-    return ", ".join(roots[:_MAX_ROOTS]) + more if roots else "no weights"
+    return list_first(roots) or "no weights"
 
 
 # --- google/automl ----------------------------------------------------------------------------------------------------
 
 
 def automl_values(
-    sources: dict[str, AutomlSource], read: Callable[[str], np.ndarray], stored: set[str], *, use_moving_average: bool
+    sources: dict[str, AutomlSource], read: Callable[[str], np.ndarray], stored: set[str]
 ) -> dict[str, np.ndarray]:
-    """Return the value of each of our variables whose sources are all stored, by path.
+    """Return the value of each of our variables whose sources are all stored, by path; averages if they are stored.
 
     Args:
         read: returns the value of a name in the checkpoint.
-        use_moving_average: take the moving averages if they are stored.
     """
     values = {}
     for path, source in sources.items():
         if stored.issuperset(source.names):
             averages = [name + _MOVING_AVERAGE for name in source.names]
-            is_averaged = use_moving_average and stored.issuperset(averages)
-            values[path] = source.transform(*(read(name) for name in (averages if is_averaged else source.names)))
+            names = averages if stored.issuperset(averages) else source.names
+            values[path] = source.transform(*map(read, names))
     return values
 
 

@@ -18,7 +18,7 @@ PRESET = "ssd_mobilenet_v2_fpnlite_320x320"
 RESULT = SimpleNamespace(
     num_steps=300,
     stopped_early=True,
-    images_per_second=16.54,
+    performance=SimpleNamespace(images_per_second=16.54),
     best=SimpleNamespace(AP=0.612, AP50=0.934, num_images=73),
     best_step=200,
 )
