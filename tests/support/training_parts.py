@@ -1,7 +1,10 @@
 """Batches in memory and `TrainSteps` on them, for tests in this process and in others."""
 
 import functools
+import json
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -11,9 +14,11 @@ import tensorflow as tf
 from detloom.schemas.contracts.ground_truth import MASKS
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.model.config import Model, TrainEvalConfig
+from detloom.schemas.presets.presets import find_preset
 from detloom.trainer_module.detectors.detector import Detector
 from detloom.trainer_module.detectors.families import build_detector, family_of
 from detloom.trainer_module.detectors.preprocess import network_hw
+from detloom.trainer_module.run_state.train_log_and_tensorboard import LOG_FILE
 from detloom.trainer_module.runtime.numerics import network_precision
 from detloom.trainer_module.training.step import TrainSteps
 from detloom.trainer_module.weights.freezing import choose_trained
@@ -49,6 +54,21 @@ def make_batches(config: TrainEvalConfig) -> dict[str, np.ndarray]:
         "num_dropped": np.ones(shape, np.int32),
         **({MASKS: masks} if has_masks else {}),
     }
+
+
+def small_efficientdet(preset: str, side: int, min_level: int, max_level: int) -> TrainEvalConfig:
+    """Return the configuration of an EfficientDet with small images, few levels and few channels."""
+    config = find_preset(preset).config
+    model, levels = config.model, {"min_level": min_level, "max_level": max_level}
+    neck = replace(model.feature_extractor.neck, **levels, num_iterations=1, num_filters=8)
+    small = replace(
+        model,
+        image_resizer=replace(model.image_resizer, min_dimension=side, max_dimension=side),
+        feature_extractor=replace(model.feature_extractor, neck=neck),
+        anchor_generator=replace(model.anchor_generator, **levels),
+        box_predictor=replace(model.box_predictor, depth=8, num_layers_before_predictor=1),
+    )
+    return replace(config, model=small)
 
 
 _DETECTORS: dict[tuple[str, LabelMap, str], tuple[Detector, list[np.ndarray]]] = {}  # and their initial weights
@@ -107,3 +127,26 @@ def make_steps(
 
 def weights_of(steps: TrainSteps) -> list[np.ndarray]:
     return [variable.numpy() for variable in steps.detector.network.weights]
+
+
+def newest_state(out: Path) -> dict[str, np.ndarray]:
+    """Return every tensor of the newest checkpoint of a run."""
+    reader = tf.train.load_checkpoint(tf.train.latest_checkpoint(str(out / "checkpoints")))
+    names = [name for name in reader.get_variable_to_shape_map() if not name.startswith("_CHECKPOINTABLE")]
+    return {name: reader.get_tensor(name) for name in names}
+
+
+def assert_same_arrays(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> None:
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        np.testing.assert_array_equal(value, other[name], err_msg=name)
+
+
+def saved_steps(out: Path, folder: str = "checkpoints") -> list[int]:
+    return sorted(int(path.stem.partition("-")[2]) for path in (out / folder).glob("*.index"))
+
+
+def rows_of(out: Path, kind: str = "train") -> list[dict[str, Any]]:
+    """Return the rows of one kind in the log of a run."""
+    rows = [json.loads(line) for line in (out / LOG_FILE).read_text(encoding="utf-8").splitlines()]
+    return [row for row in rows if row["kind"] == kind]

@@ -75,6 +75,23 @@ def write_arrays() -> Callable[..., str]:
 
 
 @pytest.fixture(scope="session")
+def make_squares(make_example: Callable[..., bytes]) -> Callable[..., list[bytes]]:
+    """`make_squares(4)` makes images with a square; classes 1 and 2 take turns. A mask is the left half of a square."""
+
+    def make(count: int, *, have_masks: bool = False, prefix: str = "") -> list[bytes]:
+        examples = []
+        for i, (y, x) in enumerate(np.random.default_rng(0).uniform(0, 0.4, (count, 2))):
+            mask = np.zeros((64, 64), np.uint8)
+            mask[int(64 * y) : int(64 * y) + 32, int(64 * x) : int(64 * x) + 16] = 1
+            box = (y, x, y + 0.5, x + 0.5)
+            masks = [mask] if have_masks else []
+            examples.append(make_example([box], [1 + i % 2], name=f"{prefix}{i}", masks=masks))
+        return examples
+
+    return make
+
+
+@pytest.fixture(scope="session")
 def one_level_config(tiny_config: TrainEvalConfig, changed: Callable[..., Any]) -> TrainEvalConfig:
     """`tiny_config` with one convolution before one pyramid level: the fastest detector for training steps."""
     return changed(tiny_config, {"model.feature_extractor.neck.max_level": 3, "model.anchor_generator.max_level": 3})

@@ -5,12 +5,21 @@ from types import SimpleNamespace
 
 import pytest
 
-from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, LabelMap, format_label_map, write_label_map
+from detloom.schemas.contracts import detections as names
+from detloom.schemas.contracts.label_map import (
+    LABEL_MAP_FILE,
+    LabelMap,
+    format_label_map,
+    read_label_map,
+    write_label_map,
+)
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.strategy import Strategy
 from detloom.schemas.reading.typed_dict import to_canonical_json
 from detloom.trainer_module import run_fn, tfx_run
 from detloom.trainer_module.export.tflite_quantization import RangesError
+from detloom.trainer_module.run_state.run_folder import CONFIG_FILE
+from detloom.trainer_module.run_state.train_result import SUMMARY_FILE
 from detloom.trainer_module.tfx_run import config_of, label_map_of, strategy_of
 
 LABEL_MAP = LabelMap.from_names(["red", "green"])
@@ -186,3 +195,15 @@ def test_worker_waits_for_the_export_of_the_chief(fn_args, stubbed, monkeypatch,
     shutil.rmtree(unfinished)
     run_fn(fn_args)
     assert stubbed.exports == 0
+
+
+@pytest.mark.slow
+def test_a_run_is_trained_and_exported(fn_args, tmp_path, tiny_config, changed):
+    scaling = {"train.scale_learning_rate": True, "train.learning_rate_batch_size": 4}
+    fn_args.custom_config["trainer_config"] = to_canonical_json(changed(tiny_config, scaling))
+    run_fn(fn_args)
+    run_dir, serving_dir = Path(fn_args.model_run_dir), Path(fn_args.serving_model_dir)
+    assert (serving_dir / "assets" / names.ASSET_CONFIG).read_text() == (run_dir / CONFIG_FILE).read_text()
+    assert read_label_map(serving_dir / "assets" / names.ASSET_LABEL_MAP) == LABEL_MAP
+    assert (serving_dir.parent / "Format-Checkpoint" / "ckpt.index").is_file()
+    assert json.loads((run_dir / SUMMARY_FILE).read_text())["num_steps"] == 6

@@ -1,9 +1,6 @@
-import io
-
 import numpy as np
 import pytest
 import tensorflow as tf
-from PIL import Image
 
 from detloom.schemas.contracts import example_keys as keys
 from detloom.schemas.contracts.label_map import LabelMap
@@ -37,12 +34,13 @@ def test_box_features_of_different_lengths_are_refused_with_their_record(make_ex
         parse_example(tf.constant(example.SerializeToString()), class_index_table((1,)))
 
 
-def with_features(example, floats=None, ints=None, texts=None):
-    """The example with more features, those that are given by their keys."""
+def with_features(example, floats, ints):
+    """Return the example with more features, by their keys."""
     message = tf.train.Example.FromString(example)
-    for values, field in ((floats, "float_list"), (ints, "int64_list"), (texts, "bytes_list")):
-        for key, numbers in (values or {}).items():
-            getattr(message.features.feature[key], field).value.extend(numbers)
+    for key, numbers in floats.items():
+        message.features.feature[key].float_list.value.extend(numbers)
+    for key, numbers in ints.items():
+        message.features.feature[key].int64_list.value.extend(numbers)
     return tf.constant(message.SerializeToString())
 
 
@@ -50,31 +48,27 @@ TWO_BOXES = [(0.0, 0.0, 0.5, 0.5), (0.5, 0.5, 1.0, 1.0)]
 
 
 def test_boxes_have_the_stored_weight(make_example):
-    weighted = with_features(make_example(TWO_BOXES), floats={keys.WEIGHT: [0.5, 2.0]})
+    weighted = with_features(make_example(TWO_BOXES), floats={keys.WEIGHT: [0.5, 2.0]}, ints={})
     np.testing.assert_array_equal(parse_example(weighted, class_index_table((1,)))["box_weights"], [0.5, 2.0])
 
 
 def test_masks_are_read_on_request_and_a_box_without_one_has_none(make_example):
     mask = np.zeros((4, 6), np.uint8)
     mask[1:3, 2:5] = 1
-    buffer = io.BytesIO()
-    Image.fromarray(mask).save(buffer, format="PNG")
-    example = make_example(TWO_BOXES, image_hw=(4, 6))
-    masked = with_features(example, texts={keys.MASK: [buffer.getvalue(), b""]})
+    masked = tf.constant(make_example(TWO_BOXES, image_hw=(4, 6), masks=[mask, None]))
     sample = parse_example(masked, class_index_table((1,)), optional=["masks_GHW"])
     np.testing.assert_array_equal(sample["masks_GHW"], [mask, np.zeros((4, 6))])
     assert "masks_GHW" not in parse_example(masked, class_index_table((1,)))
-    without = parse_example(tf.constant(example), class_index_table((1,)), optional=["masks_GHW"])
+    example = tf.constant(make_example(TWO_BOXES, image_hw=(4, 6)))
+    without = parse_example(example, class_index_table((1,)), optional=["masks_GHW"])
     np.testing.assert_array_equal(without["masks_GHW"], np.zeros((2, 4, 6)))
 
 
 def test_keypoints_are_read_on_request_and_those_not_labelled_are_nan(make_example):
     """The first box has two points, of which the second is not labelled, the second box has one."""
     nan = np.nan
-    points = {keys.KEYPOINT_Y: [0.25, 0.0, 0.75], keys.KEYPOINT_X: [0.5, 0.0, 1.0]}
-    counts = {keys.KEYPOINT_VISIBILITY: [2, 0, 1], keys.NUM_KEYPOINTS: [2, 1]}
-    example = with_features(make_example(TWO_BOXES), floats=points, ints=counts)
-    sample = parse_example(example, class_index_table((1,)), optional=["keypoints_yx_rel_GP2"])
+    example = make_example(TWO_BOXES, keypoints=[[(0.25, 0.5, 2), (0.0, 0.0, 0)], [(0.75, 1.0, 1)]])
+    sample = parse_example(tf.constant(example), class_index_table((1,)), optional=["keypoints_yx_rel_GP2"])
     expected = [[[0.25, 0.5], [nan, nan]], [[0.75, 1.0], [nan, nan]]]
     np.testing.assert_array_equal(sample["keypoints_yx_rel_GP2"], expected)
 

@@ -1,11 +1,6 @@
-import io
-
 import numpy as np
 import pytest
-import tensorflow as tf
-from PIL import Image
 
-from detloom.schemas.contracts import example_keys as keys
 from detloom.schemas.contracts.ground_truth import KEYPOINTS, MASKS, TRAINING_COLUMNS
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.model.augmentations import MixUp, RandomHorizontalFlip
@@ -27,21 +22,6 @@ def has_color(image, class_id):
     return bool((image == color_of_class(class_id)).all(axis=-1).any())
 
 
-def with_columns(record, *, mask=None, keypoints_yx=None):
-    example = tf.train.Example.FromString(record)
-    feature = example.features.feature
-    if mask is not None:
-        buffer = io.BytesIO()
-        Image.fromarray(mask).save(buffer, format="PNG")
-        feature[keys.MASK].bytes_list.value.append(buffer.getvalue())
-    if keypoints_yx is not None:
-        feature[keys.KEYPOINT_Y].float_list.value.append(keypoints_yx[0])
-        feature[keys.KEYPOINT_X].float_list.value.append(keypoints_yx[1])
-        feature[keys.KEYPOINT_VISIBILITY].int64_list.value.append(2)
-        feature[keys.NUM_KEYPOINTS].int64_list.value.append(1)
-    return bytes(example.SerializeToString())
-
-
 def test_a_record_is_drawn_as_stored_and_flipped(config, make_example):
     (drawn,) = draw_records(config, LABEL_MAP, [make_example([LEFT], [7], image_hw=(48, 96))], 2)
     assert (drawn.image_hw, drawn.num_boxes, drawn.error) == ((48, 96), 1, "")
@@ -59,7 +39,7 @@ def test_masks_and_keypoints_are_drawn_and_transformed_if_the_detector_is_traine
     mask = np.zeros((64, 64), np.uint8)
     mask[16:48, 8:16] = 255
     plain = make_example([LEFT], [1])
-    record = with_columns(plain, mask=mask, keypoints_yx=(0.5, 0.9))
+    record = make_example([LEFT], [1], masks=[mask], keypoints=[[(0.5, 0.9, 2)]])
     (without,) = draw_records(config, LABEL_MAP, [record], 1)
     assert (without.stored == draw_records(config, LABEL_MAP, [plain], 1)[0].stored).all()
     columns = (*TRAINING_COLUMNS, MASKS, KEYPOINTS)

@@ -7,10 +7,10 @@ import pytest
 import tensorflow as tf
 
 from detloom.schemas.contracts import detections as names
+from detloom.schemas.contracts.ground_truth import TRAINING_COLUMNS
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.contracts.metric_names import KEYPOINT_METRIC_NAMES, METRIC_NAMES
 from detloom.schemas.errors import InputError
-from detloom.schemas.model.network import KeepAspectRatioResizer
 from detloom.trainer_module.data import input_pipeline
 from detloom.trainer_module.data.input_pipeline import build_eval_dataset
 from detloom.trainer_module.detectors.detector import Keypoints
@@ -147,22 +147,6 @@ def test_boxes_for_losses_are_relative_to_the_padded_image():
         assert seen["box_weights"].numpy().tolist() == [[0.5]]
 
 
-@pytest.mark.slow  # building the network takes seconds
-def test_centernet_losses_support_padded_images(
-    center_net_configs, changed, tiny_config, tmp_path, make_example, write_records
-):
-    resizer = KeepAspectRatioResizer(min_dimension=64, max_dimension=64, pad_to_max_dimension=True)
-    model = changed(center_net_configs["mobilenet_v2"], {"image_resizer": resizer})
-    config = changed(tiny_config, {"model": model})
-    file = str(write_records(tmp_path / "data", [make_example(BOXES[:2], image_hw=(48, 96)), make_example()]))
-    dataset = build_eval_dataset(config, LABEL_MAP, [file], batch_size=2)
-    evaluator = SplitEvaluator(build_detector(model, LABEL_MAP), dataset)
-    found, losses = evaluator._measure_batch(next(iter(dataset)))  # eager: tracing takes seconds
-    assert set(losses) == {"class_loss", "size_loss", "offset_loss"}
-    assert all(np.isfinite(loss) for loss in losses.values())
-    assert found[names.BOXES].shape[0] == 2
-
-
 def test_split_without_boxes_has_no_metrics_and_an_explanation(dataset_of, make_example):
     dataset, files = dataset_of([make_example(name="a"), make_example(name="b"), make_example(name="c")])
     evaluation = SplitEvaluator(outlines_of(BOXES), dataset, files)()
@@ -209,13 +193,8 @@ def test_unknown_number_is_refused_by_name(name, message):
 
 
 class PointsAndMasks(SsdFamily):
-    @property
-    def ground_truth_columns(self):
-        return (*super().ground_truth_columns, "masks_GHW", "keypoints_yx_rel_GP2")
-
-    @property
-    def keypoints(self):
-        return Keypoints("red", ("top", "bottom"), (0.05, 0.05))
+    ground_truth_columns = (*TRAINING_COLUMNS, "masks_GHW", "keypoints_yx_rel_GP2")
+    keypoints = Keypoints("red", ("top", "bottom"), (0.05, 0.05))
 
 
 def test_masks_and_keypoints_are_measured_with_their_boxes(
@@ -240,8 +219,7 @@ def test_masks_and_keypoints_are_measured_with_their_boxes(
         return {**found, **extra, names.KEYPOINT_SCORES: tf.ones([1, 1, 2])}
 
     detector.detections = detections
-    keypoints = Keypoints("red", ("top", "bottom"), (0.05, 0.05))
-    evaluation = SplitEvaluator(detector, dataset, keypoints=keypoints)()
+    evaluation = SplitEvaluator(detector, dataset, keypoints=PointsAndMasks.keypoints)()
     assert evaluation.value_of("AP") == pytest.approx(1)
     assert evaluation.value_of("keypoint_AP") == pytest.approx(1)
     assert 0.5 < evaluation.value_of("mask_AP") <= 1

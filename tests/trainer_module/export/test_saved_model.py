@@ -11,21 +11,18 @@ from tensorflow_serving.apis import prediction_log_pb2
 
 from detloom.components.pusher.push import push_model
 from detloom.schemas.contracts import detections as names
-from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, LabelMap, read_label_map, write_label_map
+from detloom.schemas.contracts.label_map import LabelMap, read_label_map
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.config import TrainEvalConfig
 from detloom.schemas.model.export_and_quantization import Export
 from detloom.schemas.model.network import KeepAspectRatioResizer
-from detloom.schemas.reading.typed_dict import from_json, to_canonical_json
-from detloom.trainer_module import run_fn
+from detloom.schemas.reading.typed_dict import from_json
 from detloom.trainer_module.detectors.detector import Keypoints
 from detloom.trainer_module.detectors.families import build_detector
 from detloom.trainer_module.export import saved_model as export
 from detloom.trainer_module.export.fixed_size_model import check_fixed_size
 from detloom.trainer_module.export.predict import LoadedSignature
 from detloom.trainer_module.export.serving_contract import format_contract
-from detloom.trainer_module.run_state.run_folder import CONFIG_FILE
-from detloom.trainer_module.tfx_run import CONFIG_KEY
 from detloom.trainer_module.weights.restore import find_trained, plan_restore
 from detloom.trainer_module.weights.variable_names import variables_by_path
 
@@ -203,41 +200,6 @@ def test_an_export_that_fails_its_check_is_removed(tmp_path, detector, tiny_conf
     with pytest.raises(RuntimeError, match="differs"):
         export.export_saved_model(detector, tiny_config, tmp_path / "model")
     assert not (tmp_path / "model").exists()
-
-
-@pytest.fixture
-def fn_args(tmp_path, tiny_config, make_example, write_records):
-    for split in ("train", "eval"):
-        records = [make_example([(0.1, 0.1, 0.6, 0.6)], [2], name=str(i)) for i in range(4)]
-        write_records(tmp_path / "examples" / f"Split-{split}" / "data_tfrecord-00000-of-00001", records)
-    write_label_map(tmp_path / "examples" / LABEL_MAP_FILE, LABEL_MAP)
-    return SimpleNamespace(
-        train_files=[str(tmp_path / "examples" / "Split-train" / "*")],
-        eval_files=[str(tmp_path / "examples" / "Split-eval" / "*")],
-        serving_model_dir=str(tmp_path / "model" / "Format-Serving"),
-        model_run_dir=str(tmp_path / "model_run"),
-        custom_config={CONFIG_KEY: to_canonical_json(tiny_config)},
-        hyperparameters=None,
-        base_model=None,
-    )
-
-
-@pytest.mark.slow
-def test_run_fn_trains_and_exports_for_tfx(fn_args, tmp_path, tiny_config, changed):
-    scaling = {"train.scale_learning_rate": True, "train.learning_rate_batch_size": 4}
-    fn_args.custom_config[CONFIG_KEY] = to_canonical_json(changed(tiny_config, scaling))
-    run_fn(fn_args)
-    trained = (tmp_path / "model_run" / CONFIG_FILE).read_text()
-    assert (tmp_path / "model" / "Format-Serving" / "assets" / names.ASSET_CONFIG).read_text() == trained
-    assert read_label_map(tmp_path / "model" / "Format-Serving" / "assets" / names.ASSET_LABEL_MAP) == LABEL_MAP
-    assert (tmp_path / "model" / "Format-Checkpoint" / "ckpt.index").is_file()
-    assert json.loads((tmp_path / "model_run" / "training_summary.json").read_text())["num_steps"] == 6
-
-
-def test_examples_without_a_label_map_are_refused(fn_args, tmp_path):
-    (tmp_path / "examples" / LABEL_MAP_FILE).unlink()
-    with pytest.raises(InputError, match=r"label_map\.pbtxt: these examples have no label map"):
-        run_fn(fn_args)
 
 
 def test_masks_and_keypoints_are_outputs_and_keypoints_have_the_unit_of_the_boxes(detector):

@@ -295,17 +295,13 @@ class Reference:
     def predictions(self, mode: str) -> dict[str, np.ndarray]:
         """Return the outputs of the reference in "eval" or "train" mode, by our names; see `as_stored`."""
         if self._small is not None:
-            found = {name: self._small[f"predictions_{mode}/{theirs}"] for name, theirs in self._pairs}
+            found = {name: self._small[f"predictions_{mode}/{theirs}"] for name, theirs in self.outputs.items()}
             if self.has_box_masks:  # the reference has the classes first
                 found[BOX_MASKS] = found[BOX_MASKS].transpose(0, 1, 3, 4, 2)
             return {name: np.float32(value * STEP) for name, value in found.items()}
         file = "predictions_eval" if mode == "eval" else f"predictions_train_stride{self._training_stride}"
         stored = np.load(self.path / f"{file}.npz")
-        return {ours: stored[name] for ours, name in self._pairs}
-
-    @property
-    def _pairs(self) -> list[tuple[str, str]]:
-        return list(self.outputs.items())
+        return {ours: stored[name] for ours, name in self.outputs.items()}
 
     def mask_logits(self, mode: str) -> dict[str, np.ndarray]:
         """Return the logits of Deep-MAC's masks in the boxes of the ground truth, by our name; {} without masks."""

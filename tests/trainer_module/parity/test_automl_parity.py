@@ -16,7 +16,6 @@ from detloom.trainer_module.detectors.detector import Detector
 from detloom.trainer_module.detectors.families import build_detector, family_of
 from detloom.trainer_module.detectors.one_stage.automl_keys import automl_sources
 from detloom.trainer_module.weights.restore import find_trained, restore
-from detloom.trainer_module.weights.stored_weights import automl_values
 
 BOX_FACTORS = [10, 10, 5, 5]
 SOURCE = "whole"
@@ -93,22 +92,10 @@ def restore_averages(detector: Detector, path: str) -> None:
     assert not report.unread
 
 
-def assign_raw(detector: Detector, path: str) -> None:
-    """The weights beside the averages, which no released model uses."""
-    reader = tf.train.load_checkpoint(path)
-    stored = set(reader.get_variable_to_shape_map())
-    sources = automl_sources(detector.config, detector.network)
-    values = automl_values(sources, reader.get_tensor, stored, use_moving_average=False)
-    variables = {f"{layer.name}/{v.name}": v for layer in detector.network.layers for v in layer.weights}
-    assert set(values) == set(variables)
-    for name, value in values.items():
-        variables[name].assign(value)
-
-
-def by_level(values: np.ndarray, reference: Reference) -> dict[int, np.ndarray]:
+def by_level(values: np.ndarray, places: dict[int, int]) -> dict[int, np.ndarray]:
     """[B, A, depth] of all levels in google/automl's order: of its anchors at one place, scale before aspect ratio."""
     levels, start = {}, 0
-    for level, cells in reference.cells.items():
+    for level, cells in places.items():
         part = values[:, start : start + 9 * cells]
         start += 9 * cells
         levels[level] = np.swapaxes(part.reshape(len(part), cells, 3, 3, -1), 2, 3)
@@ -127,7 +114,7 @@ def test_preprocessing_matches_reference(reference, folder, detector, record_of)
 
 def test_anchors_match_reference_in_another_order(reference, folder, detector, record_of):
     side = detector.preprocessing.network_hw[0]
-    anchors = by_level(detector.anchors_yxyx_rel_A4.numpy()[None] * side, reference)
+    anchors = by_level(detector.anchors_yxyx_rel_A4.numpy()[None] * side, reference.cells)
     theirs = np.concatenate([level.reshape(-1, 4) for level in anchors.values()])
     with np.load(folder / "anchors.npz") as file:
         error = np.abs(theirs[::5] - file[reference.anchors]).max() / side
@@ -135,16 +122,15 @@ def test_anchors_match_reference_in_another_order(reference, folder, detector, r
     assert error < 1e-6
 
 
-@pytest.mark.parametrize(("weights", "load"), [("raw", assign_raw), ("ema", restore_averages)])
-def test_outputs_match_reference(weights, load, reference, folder, detector, record_of):
-    load(detector, str(folder / "model"))
+def test_outputs_match_reference(reference, folder, detector, record_of):
+    restore_averages(detector, str(folder / "model"))
     images = np.load(folder / "preprocessed.npz")[reference.images]
     outputs = detector.network(images, training=False)
-    boxes = by_level(outputs["offsets_BA4"].numpy() / BOX_FACTORS, reference)
-    classes = by_level(outputs["class_logits_BAC"].numpy(), reference)
+    boxes = by_level(outputs["offsets_BA4"].numpy() / BOX_FACTORS, reference.cells)
+    classes = by_level(outputs["class_logits_BAC"].numpy(), reference.cells)
     for kind, ours, stride in (("box", boxes, 3), ("class", classes, 11)):
         column = "boxes, inference" if kind == "box" else "classes, inference"
-        with np.load(folder / f"outputs_{weights}.npz") as stored:
+        with np.load(folder / "outputs_ema.npz") as stored:
             for level in reference.cells:
                 theirs = stored[reference.output.format(kind=kind, level=level, stride=stride)]
                 errors = np.abs(ours[level].ravel()[::stride] - theirs) / theirs.std()
@@ -196,10 +182,8 @@ def test_a_small_network_matches_reference(small, small_detector, lively_weights
     record_of(model, source, "preprocessed", error)
     assert error < 2e-3
     side = prepared.shape[0]
-    reference = Reference(
-        preset="", cells={level: (-(-side // 2**level)) ** 2 for level in range(3, 8)}, images="", anchors="", output=""
-    )
-    anchors = by_level(small_detector.anchors_yxyx_rel_A4.numpy()[None] * side, reference)
+    places = {level: (-(-side // 2**level)) ** 2 for level in range(3, 8)}
+    anchors = by_level(small_detector.anchors_yxyx_rel_A4.numpy()[None] * side, places)
     error = np.abs(np.concatenate([each.reshape(-1, 4) for each in anchors.values()]) - small["anchors_yxyx_px"]).max()
     record_of(model, source, "anchors", error / side)
     assert error / side < 1e-6
@@ -208,7 +192,7 @@ def test_a_small_network_matches_reference(small, small_detector, lively_weights
         ("box", outputs["offsets_BA4"].numpy() / BOX_FACTORS, "boxes, inference"),
         ("class", outputs["class_logits_BAC"].numpy(), "classes, inference"),
     ):
-        for level, values in by_level(ours, reference).items():
+        for level, values in by_level(ours, places).items():
             theirs = small[f"{kind}_{level}"].ravel() * 2.0**-12
             error = np.abs(values.ravel() - theirs).max() / theirs.std()
             record_of(model, source, column, error)

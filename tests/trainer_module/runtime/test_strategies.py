@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from device_process import ROOT, environments_of_workers, start_on_devices, wait_for_success
+from training_parts import rows_of
 
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
@@ -19,7 +20,6 @@ from detloom.schemas.model.config import TrainEvalConfig
 from detloom.schemas.model.optimizers import ConstantLearningRate, MomentumOptimizer
 from detloom.schemas.model.strategy import Strategy
 from detloom.schemas.reading.typed_dict import from_json, to_canonical_json
-from detloom.trainer_module.run_state.train_log_and_tensorboard import LOG_FILE
 from detloom.trainer_module.runtime import strategies
 from detloom.trainer_module.runtime.strategies import (
     build_strategy,
@@ -98,21 +98,15 @@ def test_with_a_tpu_this_machine_writes_the_checkpoints():
 
 
 @pytest.fixture(scope="module")
-def job(tmp_path_factory, one_level_config, changed, make_example, write_records):
+def job(tmp_path_factory, one_level_config, changed, make_squares, write_records):
     """The arguments of train_process.py: two shards of four images; every step takes two images of each.
 
     Batch norm is frozen, because each replica sees only its own images. Momentum, because Adam amplifies small
     differences of gradients near 0.
     """
-    rng, folder = np.random.default_rng(0), tmp_path_factory.mktemp("job")
-    for split, num_shards, num_images in (("train", 2, 4), ("eval", 1, 5)):
-        for shard in range(num_shards):
-            corners = rng.uniform(0, 0.4, (num_images, 2))
-            images = [
-                make_example([(y, x, y + 0.5, x + 0.5)], [1 + i % 2], name=f"{split}-{shard}-{i}")
-                for i, (y, x) in enumerate(corners)
-            ]
-            write_records(folder / f"Split-{split}" / f"data-{shard}", images)
+    folder, images = tmp_path_factory.mktemp("job"), make_squares(13)
+    for name, rows in (("train/data-0", images[:4]), ("train/data-1", images[4:8]), ("eval/data-0", images[8:])):
+        write_records(folder / f"Split-{name}", rows)
     rate = ConstantLearningRate(learning_rate=0.05)
     config = changed(
         one_level_config,
@@ -175,16 +169,9 @@ def test_workers_give_the_weights_and_the_evaluation_of_one_device(job, alone, t
     (shard,) = tf.io.gfile.glob(str(job[2]))
     result = evaluate_checkpoints(tmp_path, [EvalSet("eval", (shard,))], tmp_path / "again", WatchOptions())
     evaluation = result.evaluations[-1].evaluation
-    (row,) = [json.loads(line) for line in (tmp_path / LOG_FILE).read_text().splitlines() if '"eval"' in line]
+    (row,) = rows_of(tmp_path, "eval")
     assert evaluation.num_images == row["num_images"] == 5
     assert {name: row[name] for name in evaluation.numbers()} == evaluation.numbers()
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("num_cpus", [2, 4])
-def test_replicas_give_the_weights_of_one_device(job, alone, tmp_path, num_cpus):
-    replicas = start(job, tmp_path, num_cpus, DETLOOM_STRATEGY="mirrored")
-    assert_close(weights_after(replicas, out_dir=tmp_path), alone)
 
 
 @contextlib.contextmanager
@@ -255,5 +242,4 @@ def test_run_resumes_on_another_number_of_devices(job, alone, tmp_path, num_cpus
     for path in [*checkpoints.glob("ckpt-4.*"), tmp_path / "weights.npz"]:
         path.unlink()
     assert_close(run(second), alone)
-    log = [json.loads(line) for line in (tmp_path / LOG_FILE).read_text(encoding="utf-8").splitlines()]
-    assert [row["step"] for row in log if row["kind"] == "train"] == [2, 4]
+    assert [row["step"] for row in rows_of(tmp_path)] == [2, 4]

@@ -6,14 +6,13 @@ import signal
 import subprocess
 import sys
 
-import numpy as np
 import pytest
-import tensorflow as tf
+import training_parts as parts
 from device_process import ROOT
 
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.reading.typed_dict import to_canonical_json
-from detloom.trainer_module.run_state.train_log_and_tensorboard import LOG_FILE, TrainingLog
+from detloom.trainer_module.run_state.train_log_and_tensorboard import TrainingLog
 from detloom.trainer_module.runtime.preemption import Preempted
 from detloom.trainer_module.training.loop import train
 
@@ -49,17 +48,11 @@ with three_layer_backbone():
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory, make_example, write_records):
-    folder = tmp_path_factory.mktemp("data")
-    rng = np.random.default_rng(0)
-
-    def image_of(i):
-        y, x = rng.uniform(0, 0.4, 2)
-        return make_example([(y, x, y + 0.5, x + 0.5)], [1 + i % 2], name=str(i))
-
+def data(tmp_path_factory, make_squares, write_records):
+    folder, images = tmp_path_factory.mktemp("data"), make_squares(11)
     for part in range(2):
-        write_records(folder / f"train-{part}", [image_of(i) for i in range(part, 11, 2)])
-    write_records(folder / "eval-0", [image_of(i) for i in range(2)])
+        write_records(folder / f"train-{part}", images[part::2])
+    write_records(folder / "eval-0", images[:2])
     return folder
 
 
@@ -91,20 +84,12 @@ def whole(config, data, tmp_path_factory):
 
 
 def steps_of(out):
-    rows = [json.loads(line) for line in (out / LOG_FILE).read_text().splitlines()]
-    return [row["step"] for row in rows if row["kind"] == "train"]
-
-
-def saved_steps(out):
-    return sorted(int(path.stem.split("-")[1]) for path in (out / "checkpoints").glob("ckpt-*.index"))
+    return [row["step"] for row in parts.rows_of(out)]
 
 
 def assert_same_result(one, other):
-    readers = [tf.train.load_checkpoint(str(out / "checkpoints" / f"ckpt-{LAST_STEP}")) for out in (one, other)]
-    names = [name for name in readers[0].get_variable_to_shape_map() if not name.startswith("_CHECKPOINTABLE")]
-    assert len(names) > 30
-    for name in names:
-        np.testing.assert_array_equal(*[reader.get_tensor(name) for reader in readers], err_msg=name)
+    assert parts.saved_steps(one)[-1] == LAST_STEP
+    parts.assert_same_arrays(parts.newest_state(one), parts.newest_state(other))
     summaries = [json.loads((out / "training_summary.json").read_text()) for out in (one, other)]
     assert summaries[0]["best"] == summaries[1]["best"]
     assert steps_of(other) == sorted(set(steps_of(other)))
@@ -115,7 +100,7 @@ def test_killed_run_ends_bit_equal(config, data, whole, tmp_path):
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests/support'}"}
     process = subprocess.run([sys.executable, "-c", SCRIPT, str(data), str(tmp_path)], env=environment)
     assert process.returncode == -signal.SIGKILL
-    assert (saved_steps(tmp_path)[-1], steps_of(tmp_path)[-1]) == (7, SIGNAL_STEP)
+    assert (parts.saved_steps(tmp_path)[-1], steps_of(tmp_path)[-1]) == (7, SIGNAL_STEP)
     run(config, data, tmp_path)
     assert_same_result(whole, tmp_path)
 
@@ -132,6 +117,6 @@ def test_sigterm_saves_and_the_next_start_resumes(config, data, whole, tmp_path,
         patch.setattr(TrainingLog, "steps", log_and_signal)
         with pytest.raises(Preempted, match="SIGTERM"):
             run(config, data, tmp_path)
-    assert saved_steps(tmp_path)[-1] == steps_of(tmp_path)[-1] < LAST_STEP
+    assert parts.saved_steps(tmp_path)[-1] == steps_of(tmp_path)[-1] < LAST_STEP
     run(config, data, tmp_path)
     assert_same_result(whole, tmp_path)

@@ -20,7 +20,6 @@ from detloom.trainer_module.run_state import run_checkpoints
 from detloom.trainer_module.run_state.nonfinite import NONFINITE_FILE
 from detloom.trainer_module.run_state.run_checkpoints import RunCheckpoints
 from detloom.trainer_module.run_state.run_folder import CONFIG_FILE
-from detloom.trainer_module.run_state.train_log_and_tensorboard import LOG_FILE
 from detloom.trainer_module.run_state.train_result import SUMMARY_FILE
 from detloom.trainer_module.training import loop
 from detloom.trainer_module.training.loop import train
@@ -85,28 +84,6 @@ def weights_of(result):
     return {path: variable.numpy() for path, variable in variables_by_path(result.detector.network).items()}
 
 
-def newest_state(out):
-    """Return every tensor of a run's newest checkpoint."""
-    reader = tf.train.load_checkpoint(tf.train.latest_checkpoint(str(out / "checkpoints")))
-    names = [name for name in reader.get_variable_to_shape_map() if not name.startswith("_CHECKPOINTABLE")]
-    return {name: reader.get_tensor(name) for name in names}
-
-
-def assert_same_state(one, other):
-    assert one.keys() == other.keys()
-    for name, value in one.items():
-        np.testing.assert_array_equal(value, other[name], err_msg=name)
-
-
-def saved_steps(out, folder="checkpoints"):
-    return sorted(int(path.stem.partition("-")[2]) for path in (out / folder).glob("*.index"))
-
-
-def rows_of(out, kind="train"):
-    rows = [json.loads(line) for line in (out / LOG_FILE).read_text().splitlines()]
-    return [row for row in rows if row["kind"] == kind]
-
-
 # --- kill and resume --------------------------------------------------------------------------------------------------
 
 
@@ -128,14 +105,14 @@ def test_killed_and_resumed_run_equals_an_uninterrupted_one(tmp_path, shards, on
     measured(0.9, 0.1)
     resumed = train(config, LABEL_MAP, *shards, tmp_path / "killed")
 
-    assert_same_state(newest_state(tmp_path / "whole"), newest_state(tmp_path / "killed"))
+    parts.assert_same_arrays(parts.newest_state(tmp_path / "whole"), parts.newest_state(tmp_path / "killed"))
     assert (resumed.num_steps, resumed.best_step, resumed.best.AP) == (4, 3, 0.9)
-    assert_same_state(weights_of(resumed), expected)
-    assert [row["step"] for row in rows_of(tmp_path / "killed")] == [2, 3, 4]
-    assert [row["step"] for row in rows_of(tmp_path / "killed", "eval")] == [3, 4]
+    parts.assert_same_arrays(weights_of(resumed), expected)
+    assert [row["step"] for row in parts.rows_of(tmp_path / "killed")] == [2, 3, 4]
+    assert [row["step"] for row in parts.rows_of(tmp_path / "killed", "eval")] == [3, 4]
     stored = from_json(TrainEvalConfig, (tmp_path / "killed" / CONFIG_FILE).read_text())
     assert stored == resumed.config == whole.config == with_scaled_learning_rate(config) != config
-    assert saved_steps(tmp_path / "killed") == [3, 4]
+    assert parts.saved_steps(tmp_path / "killed") == [3, 4]
     assert json.loads((tmp_path / "killed" / SUMMARY_FILE).read_text())["best"]["AP"] == 0.9
 
 
@@ -152,12 +129,12 @@ def test_run_resumes_in_another_precision(tmp_path, shards, one_level_config, ch
     measured(None)
     with pytest.raises(KeyboardInterrupt):
         train(changed(config, {"train.precision": first}), LABEL_MAP, *shards, tmp_path)
-    before = newest_state(tmp_path)
+    before = parts.newest_state(tmp_path)
     measured(0.5, 0.5)
     result = train(changed(config, {"train.precision": second}), LABEL_MAP, *shards, tmp_path)
 
-    after, loss_scale = newest_state(tmp_path), f"steps/loss_scale{VALUE}"
-    assert [row["step"] for row in rows_of(tmp_path)] == [2, 3]
+    after, loss_scale = parts.newest_state(tmp_path), f"steps/loss_scale{VALUE}"
+    assert [row["step"] for row in parts.rows_of(tmp_path)] == [2, 3]
     assert (loss_scale in before, loss_scale in after) == (first == "float16", second == "float16")
     assert {value.dtype for value in after.values() if value.dtype.kind == "f"} == {np.dtype(np.float32)}
     layer = result.detector.network.get_layer("Conv1")
@@ -188,9 +165,9 @@ def test_batch_with_a_nan_loss_is_logged_and_skipped(
     assert "step 2 at a learning rate of 0.001" in caplog.text  # half of the warm-up
     assert "image 2, image 3" in caplog.text
     assert all(np.isfinite(value).all() for value in weights_of(result).values())
-    (event,) = rows_of(tmp_path / "run", "event")
+    (event,) = parts.rows_of(tmp_path / "run", "event")
     assert (event["event"], event["step"], event["bad_step"]) == ("rollback", 1, 1)
-    assert [row["step"] for row in rows_of(tmp_path / "run")] == [1, 3]
+    assert [row["step"] for row in parts.rows_of(tmp_path / "run")] == [1, 3]
     (incident,) = json.loads((tmp_path / "run" / NONFINITE_FILE).read_text())
     assert incident["keys"] == ["image 2", "image 3"]
 
@@ -209,8 +186,8 @@ def test_weights_that_overflow_in_the_last_step_are_neither_saved_nor_evaluated(
     }
     with pytest.raises(InputError, match=r"step 1 at a learning rate of 3e\+38"):
         train(changed(one_level_config, settings), LABEL_MAP, *shards, tmp_path / "run")
-    assert saved_steps(tmp_path / "run") == [0]
-    assert not rows_of(tmp_path / "run", "eval")
+    assert parts.saved_steps(tmp_path / "run") == [0]
+    assert not parts.rows_of(tmp_path / "run", "eval")
 
 
 @pytest.mark.usefixtures("eager")
@@ -222,7 +199,7 @@ def test_checkpoint_is_written_after_a_time_without_any(
     monkeypatch.setattr(run_checkpoints, "_MAX_UNSAVED_SECONDS", 0.0)
     measured(0.1)
     train(config, LABEL_MAP, *shards, tmp_path / "run")
-    assert saved_steps(tmp_path / "run") == [0, 1, 2]
+    assert parts.saved_steps(tmp_path / "run") == [0, 1, 2]
 
 
 @pytest.mark.slow  # three rollbacks
@@ -269,8 +246,8 @@ def test_early_stopping_keeps_the_best_weights(tmp_path, shards, one_level_confi
     measured(0.3, 0.5, 0.4, 0.45)
     result = train(changed(one_level_config, settings), LABEL_MAP, *shards, tmp_path / "run")
     assert (result.num_steps, result.stopped_early, result.best_step, result.best.AP) == (4, True, 2, 0.5)
-    assert saved_steps(tmp_path / "run", "best") == [2, 4]
-    assert rows_of(tmp_path / "run", "event")[-1]["event"] == "stopped early"
+    assert parts.saved_steps(tmp_path / "run", "best") == [2, 4]
+    assert parts.rows_of(tmp_path / "run", "event")[-1]["event"] == "stopped early"
     measured(0.5)  # evaluated again for the returned metrics
     again = train(changed(one_level_config, settings), LABEL_MAP, *shards, tmp_path / "run")
     assert (again.num_steps, again.stopped_early, again.best_step) == (4, True, 2)
@@ -289,10 +266,10 @@ def test_images_histograms_and_speed_are_logged(tmp_path, shards, one_level_conf
     }
     result = train(changed(one_level_config, settings), LABEL_MAP, *shards, tmp_path / "run")
     assert {path.name for path in (tmp_path / "run" / "images").iterdir()} == {"input-0.png", "eval-0.png"}
-    first, second = rows_of(tmp_path / "run")
+    first, second = parts.rows_of(tmp_path / "run")
     assert {"loss", "class_loss", "box_loss", "regularization_loss", "gradient_norm", "learning_rate"} <= set(first)
     assert {"images_per_second", "input_share"} <= set(second)
-    (row,) = rows_of(tmp_path / "run", "eval")
+    (row,) = parts.rows_of(tmp_path / "run", "eval")
     assert {"AP", "AP50", "AP/red", "AP/green", "loss", "class_loss", "box_loss"} <= set(row)
     assert result.performance.num_steps == 2
 

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from detloom.schemas.contracts import example_keys as keys
+from detloom.schemas.contracts.ground_truth import TRAINING_COLUMNS
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.config import EarlyStopping, Eval, TrainEvalConfig
@@ -201,13 +202,8 @@ def test_missing_training_files_are_refused():
 class PointsAndMasks(SsdFamily):
     """A family that learns masks, and two keypoints of the class "green"."""
 
-    @property
-    def ground_truth_columns(self):
-        return (*super().ground_truth_columns, "masks_GHW", "keypoints_yx_rel_GP2")
-
-    @property
-    def keypoints(self):
-        return Keypoints("green", ("left", "right"), (0.05, 0.05))
+    ground_truth_columns = (*TRAINING_COLUMNS, "masks_GHW", "keypoints_yx_rel_GP2")
+    keypoints = Keypoints("green", ("left", "right"), (0.05, 0.05))
 
 
 MASK = np.ones((64, 64), np.uint8)

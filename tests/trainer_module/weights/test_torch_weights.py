@@ -10,10 +10,10 @@ from types import SimpleNamespace
 import keras
 import numpy as np
 import pytest
+from training_parts import small_efficientdet
 
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
-from detloom.schemas.model.network import BiFpn
 from detloom.schemas.presets.presets import find_preset
 from detloom.trainer_module.detectors.families import build_detector
 from detloom.trainer_module.weights import torch_file
@@ -240,17 +240,7 @@ def test_a_missing_file_and_a_large_one_are_refused(tmp_path, monkeypatch):
 @pytest.fixture(scope="module")
 def detector():
     """A small EfficientDet on the first levels of EfficientNet-Lite0."""
-    config = find_preset("efficientdet_lite0").config.model
-    small = replace(
-        config,
-        image_resizer=replace(config.image_resizer, min_dimension=32, max_dimension=32),
-        feature_extractor=replace(
-            config.feature_extractor,
-            neck=BiFpn(min_level=2, max_level=3, num_iterations=1, num_filters=8, combine_method="sum"),
-        ),
-        anchor_generator=replace(config.anchor_generator, min_level=2, max_level=3),
-        box_predictor=replace(config.box_predictor, depth=8, num_layers_before_predictor=1),
-    )
+    small = small_efficientdet("efficientdet_lite0", 32, 2, 3).model
     return build_detector(small, LabelMap.from_names(["cell"]))
 
 

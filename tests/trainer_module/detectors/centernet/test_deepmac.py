@@ -233,17 +233,9 @@ def test_a_training_step_and_the_exported_graph_compile_under_xla(
 
 
 @pytest.mark.nightly
-def test_it_is_trained_evaluated_and_exported(config, tmp_path, make_example, write_records):
-    """The mask of each object is its left half."""
+def test_it_is_trained_evaluated_and_exported(config, tmp_path, make_squares, write_records):
     tf.config.run_functions_eagerly(False)
-    corners = np.random.default_rng(0).uniform(0, 0.4, (6, 2))
-    masks = np.zeros((6, 64, 64), np.uint8)
-    for mask, (y, x) in zip(masks, (64 * corners).astype(int), strict=True):
-        mask[y : y + 32, x : x + 16] = 1
-    images = [
-        make_example([(y, x, y + 0.5, x + 0.5)], [1 + i % 2], name=f"{i}", masks=[masks[i]])
-        for i, (y, x) in enumerate(corners)
-    ]
+    images = make_squares(6, have_masks=True)
     shards = [[str(write_records(tmp_path / f"Split-{split}" / "data", images))] for split in ("train", "eval")]
     optimizer = AdamOptimizer(learning_rate=ConstantLearningRate(learning_rate=1e-3))
     whole = TrainEvalConfig(

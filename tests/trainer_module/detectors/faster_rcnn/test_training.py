@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from training_parts import newest_state
 
 from detloom.schemas.contracts import detections as names
 from detloom.schemas.contracts.label_map import LabelMap
@@ -29,31 +30,16 @@ def config(request) -> TrainEvalConfig:
 
 
 @pytest.fixture(scope="module")
-def shards(tmp_path_factory, make_example, write_records) -> tuple[list[str], list[str]]:
-    folder = tmp_path_factory.mktemp("data")
-    corners = np.random.default_rng(0).uniform(0, 0.4, (8, 2))
-    masks = [np.zeros((64, 64)) for _ in corners]
-    for mask, (y, x) in zip(masks, (64 * corners).astype(int), strict=True):
-        mask[y : y + 32, x : x + 16] = 1
-    images = [
-        make_example([(y, x, y + 0.5, x + 0.5)], [1 + i % 2], name=f"{i}", masks=[mask])
-        for i, ((y, x), mask) in enumerate(zip(corners, masks, strict=True))
-    ]
-    return [str(write_records(folder / "Split-train" / "data", images))], [
-        str(write_records(folder / "Split-eval" / "data", images[:3]))
-    ]
+def shards(tmp_path_factory, make_squares, write_records) -> tuple[list[str], list[str]]:
+    folder, images = tmp_path_factory.mktemp("data"), make_squares(8, have_masks=True)
+    train_file = write_records(folder / "Split-train" / "data", images)
+    return [str(train_file)], [str(write_records(folder / "Split-eval" / "data", images[:3]))]
 
 
 @pytest.fixture(scope="module")
 def result(config, shards, thin, tmp_path_factory):
     with thin():
         return train(config, RED_GREEN, *shards, tmp_path_factory.mktemp("run"))
-
-
-def newest_state(out) -> dict[str, np.ndarray]:
-    reader = tf.train.load_checkpoint(tf.train.latest_checkpoint(str(out / "checkpoints")))
-    keys = [key for key in reader.get_variable_to_shape_map() if not key.startswith("_CHECKPOINTABLE")]
-    return {key: reader.get_tensor(key) for key in keys}
 
 
 def kill(*_: object) -> None:

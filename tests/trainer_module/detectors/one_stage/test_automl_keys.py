@@ -74,7 +74,7 @@ def test_value_with_missing_sources_is_left_out(config, network):
     sources = automl_sources(config, network)
     stored = {"fpn_cells/cell_0/fnode0/WSM", "box_net/box-0/bias", "box_net/box-0/bias/ExponentialMovingAverage"}
     read = {name: np.array(len(name), np.float32) for name in stored}
-    values = automl_values(sources, read.__getitem__, stored, use_moving_average=True)
+    values = automl_values(sources, read.__getitem__, stored)
     assert values == {"head_box_conv_0/bias": len("box_net/box-0/bias/ExponentialMovingAverage")}
 
 

@@ -1,17 +1,13 @@
 """Small EfficientDet-Lites whose feature maps have odd sides."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import tensorflow as tf
+from training_parts import small_efficientdet
 
 from detloom.schemas.contracts import detections as names
 from detloom.schemas.contracts.label_map import LabelMap
-from detloom.schemas.model.config import TrainEvalConfig
 from detloom.schemas.model.export_and_quantization import Export
-from detloom.schemas.model.network import BiFpn
-from detloom.schemas.presets.presets import find_preset
 from detloom.trainer_module.detectors.families import family_of
 from detloom.trainer_module.detectors.one_stage.network import normalize
 from detloom.trainer_module.export import onnx_export
@@ -21,23 +17,9 @@ from detloom.trainer_module.export.tflite_model import TfliteDetector
 LABEL_MAP = LabelMap.from_names(["cat", "dog"])
 
 
-def small_config(side: int, min_level: int, max_level: int) -> TrainEvalConfig:
-    lite0 = find_preset("efficientdet_lite0").config
-    model, levels = lite0.model, {"min_level": min_level, "max_level": max_level}
-    neck = BiFpn(**levels, num_iterations=1, num_filters=8, combine_method="sum", features_of_last_blocks=True)
-    small = replace(
-        model,
-        image_resizer=replace(model.image_resizer, min_dimension=side, max_dimension=side),
-        feature_extractor=replace(model.feature_extractor, neck=neck),
-        anchor_generator=replace(model.anchor_generator, **levels),
-        box_predictor=replace(model.box_predictor, depth=8, num_layers_before_predictor=1),
-    )
-    return replace(lite0, model=small)
-
-
 @pytest.fixture(scope="module")
 def config():
-    return small_config(96, 3, 6)  # 12, 6, 3 and 2 cells
+    return small_efficientdet("efficientdet_lite0", 96, 3, 6)  # 12, 6, 3 and 2 cells
 
 
 @pytest.fixture(scope="module")
@@ -58,29 +40,20 @@ def test_pixels_have_the_units_of_google_automl():
 
 @pytest.mark.nightly
 def test_a_step_in_low_precision_is_close_to_float32(assert_low_precision_is_close):
-    model = small_config(64, 3, 6).model
+    model = small_efficientdet("efficientdet_lite0", 64, 3, 6).model
     assert_low_precision_is_close(model, bfloat16=(0.005, 0.5), float16=(0.001, 0.05))
 
 
 @pytest.mark.nightly
 def test_a_step_of_an_efficientdet_in_low_precision_is_close_to_float32(assert_low_precision_is_close):
     """With swish and weighted sums."""
-    levels = {"min_level": 3, "max_level": 6}
-    model = find_preset("efficientdet_d0").config.model
-    neck = replace(model.feature_extractor.neck, **levels, num_iterations=1, num_filters=8)
-    model = replace(
-        model,
-        image_resizer=replace(model.image_resizer, min_dimension=64, max_dimension=64),
-        feature_extractor=replace(model.feature_extractor, neck=neck),
-        anchor_generator=replace(model.anchor_generator, **levels),
-        box_predictor=replace(model.box_predictor, depth=8, num_layers_before_predictor=1),
-    )
+    model = small_efficientdet("efficientdet_d0", 64, 3, 6).model
     assert_low_precision_is_close(model, bfloat16=(0.005, 0.15), float16=(0.001, 0.01))
 
 
 @pytest.mark.nightly
 def test_the_exported_graph_compiles_under_xla(make_spread_detector, assert_export_compiles):
-    assert_export_compiles(make_spread_detector(small_config(36, 2, 3).model, LABEL_MAP))
+    assert_export_compiles(make_spread_detector(small_efficientdet("efficientdet_lite0", 36, 2, 3).model, LABEL_MAP))
 
 
 @pytest.mark.nightly
