@@ -154,12 +154,6 @@ def test_execution_resumes_a_failed_one(fn_args, stubbed, tmp_path):
     assert [path.name for path in finished.iterdir()] == ["state"]
 
 
-def test_finished_run_is_not_resumed(fn_args, stubbed):
-    run_fn(fn_args)
-    run_fn(next_execution(fn_args))
-    assert stubbed.resumed_from == ["nothing", "nothing"]
-
-
 def test_a_failed_conversion_is_left_to_the_evaluator(fn_args, stubbed, monkeypatch):
     def convert(*_):
         raise RangesError("The conversion crashed.")

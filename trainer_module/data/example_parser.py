@@ -11,7 +11,6 @@ from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.data.sample import Sample
 from detloom.trainer_module.detectors.detector import Keypoints
-from detloom.trainer_module.detectors.preprocess import decode_image
 
 UNKNOWN_CLASS = "a class id that is not in the label map"
 BAD_LENGTHS = "box features of different lengths"
@@ -86,22 +85,6 @@ def class_index_table(class_ids: tuple[int, ...]) -> tf.lookup.StaticHashTable:
     ids = tf.constant(class_ids, tf.int64)
     indices = tf.range(len(class_ids), dtype=tf.int32)
     return tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(ids, indices), default_value=-1)
-
-
-def parse_example(
-    serialized: tf.Tensor,
-    table: tf.lookup.StaticHashTable,
-    optional: Collection[str] = (),
-    keypoint_class: KeypointClass | None = None,
-) -> Sample:
-    """Parse one serialized tf.Example and decode its image; see `parse_ground_truth`.
-
-    Raises:
-        tf.errors.InvalidArgumentError: at run time, also for a broken image.
-    """
-    parsed = parse_ground_truth(serialized, table, optional, keypoint_class)
-    image = decode_image(parsed.image_bytes)
-    return sample_of(parsed, image, tf.shape(image)[:2])
 
 
 @tf.autograph.experimental.do_not_convert

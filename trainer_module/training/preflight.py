@@ -199,7 +199,7 @@ def check_optional_columns(sample: RecordSample, family: Family, label_map: Labe
 
 
 def _check_keypoint_counts(record: SampledRecord, class_id: int, keypoints: Keypoints) -> None:
-    """Refuse what the parser of the training data would refuse at the first step; see its `parse_example`."""
+    """Refuse what the parser of the training data would refuse at the first step; see `parse_ground_truth`."""
     num_points = len(keypoints.names)
     if sum(record.keypoint_counts) != record.num_keypoints == num_points * len(record.class_ids):
         return  # records that store all keypoints, and in the counts only those with a label

@@ -3,26 +3,31 @@ import pytest
 import tensorflow as tf
 
 from detloom.schemas.contracts import example_keys as keys
-from detloom.schemas.contracts.label_map import LabelMap
-from detloom.trainer_module.data.example_parser import class_index_table, parse_example
+from detloom.trainer_module.data.example_parser import class_index_table, parse_ground_truth, sample_of
+from detloom.trainer_module.detectors.preprocess import decode_image
 
-LABEL_MAP = LabelMap(((1, "a"), (7, "b")))
+
+def parse(serialized, optional=()):
+    """Parse a record of class 1."""
+    parsed = parse_ground_truth(tf.constant(serialized), class_index_table((1,)), optional)
+    image = decode_image(parsed.image_bytes)
+    return sample_of(parsed, image, tf.shape(image)[:2])
 
 
 def test_an_example_with_only_boxes_and_classes_is_enough(make_example):
     example = tf.train.Example.FromString(make_example([(0.0, 0.0, 0.5, 0.25)], image_hw=(64, 80)))
     for key in (keys.IS_CROWD, keys.IMAGE_HEIGHT, keys.IMAGE_WIDTH, keys.IMAGE_SOURCE_ID):
         del example.features.feature[key]
-    sample = parse_example(tf.constant(example.SerializeToString()), class_index_table((1,)))
+    sample = parse(example.SerializeToString())
     np.testing.assert_array_equal(sample["is_crowd"], [False])
     np.testing.assert_allclose(sample["area_px"], [32 * 20])
     np.testing.assert_array_equal(sample["box_weights"], [1.0])
 
 
 def test_a_class_outside_the_label_map_is_refused_with_its_record(make_example):
-    example = tf.constant(make_example([(0, 0, 1, 1)], [5], name="img_7"))
+    example = make_example([(0, 0, 1, 1)], [5], name="img_7")
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"class id[\s\S]*img_7[\s\S]*5"):
-        parse_example(example, class_index_table(LABEL_MAP.class_ids))
+        parse(example)
 
 
 @pytest.mark.parametrize("key", [keys.IS_CROWD, keys.AREA, keys.BOX_YMAX])
@@ -31,7 +36,7 @@ def test_box_features_of_different_lengths_are_refused_with_their_record(make_ex
     feature = example.features.feature[key]
     (feature.int64_list.value if key == keys.IS_CROWD else feature.float_list.value).extend([1, 1])
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"box features of different lengths[\s\S]*img_7"):
-        parse_example(tf.constant(example.SerializeToString()), class_index_table((1,)))
+        parse(example.SerializeToString())
 
 
 def with_features(example, floats, ints):
@@ -41,7 +46,7 @@ def with_features(example, floats, ints):
         message.features.feature[key].float_list.value.extend(numbers)
     for key, numbers in ints.items():
         message.features.feature[key].int64_list.value.extend(numbers)
-    return tf.constant(message.SerializeToString())
+    return message.SerializeToString()
 
 
 TWO_BOXES = [(0.0, 0.0, 0.5, 0.5), (0.5, 0.5, 1.0, 1.0)]
@@ -49,18 +54,17 @@ TWO_BOXES = [(0.0, 0.0, 0.5, 0.5), (0.5, 0.5, 1.0, 1.0)]
 
 def test_boxes_have_the_stored_weight(make_example):
     weighted = with_features(make_example(TWO_BOXES), floats={keys.WEIGHT: [0.5, 2.0]}, ints={})
-    np.testing.assert_array_equal(parse_example(weighted, class_index_table((1,)))["box_weights"], [0.5, 2.0])
+    np.testing.assert_array_equal(parse(weighted)["box_weights"], [0.5, 2.0])
 
 
 def test_masks_are_read_on_request_and_a_box_without_one_has_none(make_example):
     mask = np.zeros((4, 6), np.uint8)
     mask[1:3, 2:5] = 1
-    masked = tf.constant(make_example(TWO_BOXES, image_hw=(4, 6), masks=[mask, None]))
-    sample = parse_example(masked, class_index_table((1,)), optional=["masks_GHW"])
+    masked = make_example(TWO_BOXES, image_hw=(4, 6), masks=[mask, None])
+    sample = parse(masked, ["masks_GHW"])
     np.testing.assert_array_equal(sample["masks_GHW"], [mask, np.zeros((4, 6))])
-    assert "masks_GHW" not in parse_example(masked, class_index_table((1,)))
-    example = tf.constant(make_example(TWO_BOXES, image_hw=(4, 6)))
-    without = parse_example(example, class_index_table((1,)), optional=["masks_GHW"])
+    assert "masks_GHW" not in parse(masked)
+    without = parse(make_example(TWO_BOXES, image_hw=(4, 6)), ["masks_GHW"])
     np.testing.assert_array_equal(without["masks_GHW"], np.zeros((2, 4, 6)))
 
 
@@ -68,7 +72,7 @@ def test_keypoints_are_read_on_request_and_those_not_labelled_are_nan(make_examp
     """The first box has two points, of which the second is not labelled, the second box has one."""
     nan = np.nan
     example = make_example(TWO_BOXES, keypoints=[[(0.25, 0.5, 2), (0.0, 0.0, 0)], [(0.75, 1.0, 1)]])
-    sample = parse_example(tf.constant(example), class_index_table((1,)), optional=["keypoints_yx_rel_GP2"])
+    sample = parse(example, ["keypoints_yx_rel_GP2"])
     expected = [[[0.25, 0.5], [nan, nan]], [[0.75, 1.0], [nan, nan]]]
     np.testing.assert_array_equal(sample["keypoints_yx_rel_GP2"], expected)
 
@@ -82,14 +86,13 @@ def test_keypoints_that_do_not_fit_the_boxes_name_their_record(num_y, num_x, vis
     numbers = {keys.KEYPOINT_VISIBILITY: visibility, keys.NUM_KEYPOINTS: counts}
     example = with_features(make_example(TWO_BOXES, name="img_7"), floats=points, ints=numbers)
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"box features of different lengths[\s\S]*img_7"):
-        parse_example(example, class_index_table((1,)), optional=["keypoints_yx_rel_GP2"])
+        parse(example, ["keypoints_yx_rel_GP2"])
 
 
 def test_an_image_without_boxes_has_empty_columns(make_example):
-    sample = parse_example(
-        tf.constant(make_example([], image_hw=(4, 6))),
-        class_index_table((1,)),
-        optional=["masks_GHW", "keypoints_yx_rel_GP2"],
+    sample = parse(
+        make_example([], image_hw=(4, 6)),
+        ["masks_GHW", "keypoints_yx_rel_GP2"],
     )
     assert sample["boxes_yxyx_rel"].shape == (0, 4)
     assert [sample[name].shape for name in ("is_crowd", "area_px", "box_weights")] == [(0,)] * 3

@@ -57,20 +57,18 @@ def test_a_keypoint_is_moved_to_a_near_peak(decode):
     assert scores[0, 0] == pytest.approx(PEAK)
 
 
-def test_a_peak_beyond_the_radius_is_ignored(decode):
-    points, scores = decode(outputs_with())  # the distance is 1.46, the radius 0.3 * 4.8 = 1.44
+@pytest.mark.parametrize(
+    ("peak", "settings"),
+    [
+        ((4, 4), {}),  # the distance is 1.46, the radius 0.3 * 4.8 = 1.44
+        ((6, 3), {"candidate_search_scale": 9.0}),  # outside of the scaled box
+        ((4, 4), {"candidate_search_scale": 0.31, "keypoint_candidate_score_threshold": 0.9}),  # weak
+    ],
+)
+def test_other_peaks_are_ignored(decode, peak, settings):
+    points, scores = decode(outputs_with(peak=peak), **settings)
     assert points[0, 0] == pytest.approx([3.5, 3])
     assert scores[0, 0] == pytest.approx(0.1)
-
-
-def test_a_peak_outside_the_scaled_box_is_ignored(decode):
-    points, _ = decode(outputs_with(peak=(6, 3)), candidate_search_scale=9.0)
-    assert points[0, 0] == pytest.approx([3.5, 3])
-
-
-def test_a_weak_peak_is_ignored(decode):
-    points, _ = decode(outputs_with(), candidate_search_scale=0.31, keypoint_candidate_score_threshold=0.9)
-    assert points[0, 0] == pytest.approx([3.5, 3])
 
 
 def test_keypoints_outside_the_image_are_clipped_only_on_request(decode):

@@ -110,25 +110,25 @@ def thin() -> Callable[[], AbstractContextManager[None]]:
     return _thin_resnet
 
 
-@pytest.fixture(scope="session")
-def plain_detector(plain_config: FasterRcnn) -> Detector:
+def _build_thin(config: FasterRcnn) -> Detector:
     keras.utils.set_random_seed(0)
     with _thin_resnet():
-        return build_detector(plain_config, LABEL_MAP)
+        return build_detector(config, LABEL_MAP)
+
+
+@pytest.fixture(scope="session")
+def plain_detector(plain_config: FasterRcnn) -> Detector:
+    return _build_thin(plain_config)
 
 
 @pytest.fixture(scope="session")
 def fpn_detector(fpn_config: FasterRcnn) -> Detector:
-    keras.utils.set_random_seed(0)
-    with _thin_resnet():
-        return build_detector(fpn_config, LABEL_MAP)
+    return _build_thin(fpn_config)
 
 
 @pytest.fixture(scope="session")
 def masks_detector(masks_config: FasterRcnn) -> Detector:
-    keras.utils.set_random_seed(0)
-    with _thin_resnet():
-        return build_detector(masks_config, LABEL_MAP)
+    return _build_thin(masks_config)
 
 
 @pytest.fixture(scope="session", params=["plain", "fpn", "masks"])
