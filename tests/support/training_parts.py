@@ -13,11 +13,14 @@ import tensorflow as tf
 
 from detloom.schemas.contracts.ground_truth import MASKS
 from detloom.schemas.contracts.label_map import LabelMap
+from detloom.schemas.contracts.metric_names import METRIC_NAMES
 from detloom.schemas.model.config import Model, TrainEvalConfig
 from detloom.schemas.presets.presets import find_preset
 from detloom.trainer_module.detectors.detector import Detector
 from detloom.trainer_module.detectors.families import build_detector, family_of
 from detloom.trainer_module.detectors.preprocess import network_hw
+from detloom.trainer_module.evaluation.coco_metrics import CocoMetrics
+from detloom.trainer_module.evaluation.split_evaluator import Evaluation
 from detloom.trainer_module.run_state.train_log_and_tensorboard import LOG_FILE
 from detloom.trainer_module.runtime.numerics import network_precision
 from detloom.trainer_module.training.step import TrainSteps
@@ -127,6 +130,12 @@ def make_steps(
 
 def weights_of(steps: TrainSteps) -> list[np.ndarray]:
     return [variable.numpy() for variable in steps.detector.network.weights]
+
+
+def evaluation_of(ap: float, loss: float = 1.0) -> Evaluation:
+    """Return an evaluation of four images, in which all metrics have the same value."""
+    metrics = CocoMetrics(**dict.fromkeys(METRIC_NAMES, ap), per_class=(), num_images=4, num_boxes=4)
+    return Evaluation(metrics=metrics, losses={"loss": loss}, num_images=4, seconds=0.0)
 
 
 def newest_state(out: Path) -> dict[str, np.ndarray]:

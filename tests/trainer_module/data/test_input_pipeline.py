@@ -5,7 +5,6 @@ import pytest
 import tensorflow as tf
 
 from detloom.schemas.contracts import example_keys as keys
-from detloom.schemas.contracts import ground_truth as truth
 from detloom.schemas.contracts.ground_truth import TRAINING_COLUMNS
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
@@ -20,10 +19,8 @@ from detloom.trainer_module.data.input_pipeline import (
     example_keys,
     keep_largest,
     per_replica_batch_size,
-    train_element,
 )
 from detloom.trainer_module.detectors.families import family_of
-from detloom.trainer_module.detectors.preprocess import Preprocessing
 
 LABEL_MAP = LabelMap(((1, "a"), (7, "b")))
 
@@ -254,24 +251,3 @@ def test_workers_get_the_batches_of_one_worker_in_turn(config, shards):
     for number, expected in enumerate(whole):
         for name, value in parts[number % 2][number // 2].items():
             np.testing.assert_array_equal(value, expected[name])
-
-
-def test_masks_and_keypoints_follow_the_padding_and_have_static_shapes():
-    """An image of 32 x 64 pixels in an input of 64 x 64: y is halved."""
-    resizer = KeepAspectRatioResizer(min_dimension=32, max_dimension=64, pad_to_max_dimension=True)
-    preprocessing = Preprocessing(resizer, lambda image: image, normalize_first=True)
-    sample = {
-        truth.IMAGE: tf.ones([32, 64, 3]),
-        truth.BOXES: tf.constant([[0.0, 0.0, 1.0, 1.0]]),
-        truth.CLASSES: tf.constant([0]),
-        truth.AREA: tf.constant([2048.0]),
-        truth.MASKS: tf.ones([1, 32, 64], tf.uint8),
-        truth.KEYPOINTS: tf.constant([[[1.0, 0.5]]]),
-    }
-    columns = (truth.BOXES, truth.CLASSES, truth.MASKS, truth.KEYPOINTS)
-    element = train_element(sample, preprocessing, columns, 2)
-    np.testing.assert_array_equal(element[truth.BOXES], [[0, 0, 0.5, 1], [0, 0, 0, 0]])
-    np.testing.assert_array_equal(element[truth.CLASSES], [0, -1])
-    np.testing.assert_array_equal(element[truth.MASKS][:, :, 0], [[1] * 32 + [0] * 32, [0] * 64])
-    np.testing.assert_array_equal(element[truth.KEYPOINTS], [[[0.5, 0.5]], [[np.nan, np.nan]]])
-    assert [element[name].shape.as_list() for name in columns] == [[2, 4], [2], [2, 64, 64], [2, 1, 2]]

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -128,17 +129,7 @@ def test_keypoint_metrics_equal_pycocotools():
 
 def test_without_labelled_keypoints_nothing_is_measured():
     truth, found = random_case(1)
-    no_points = [
-        ImageGroundTruth(
-            each.image_id,
-            each.image_hw,
-            each.boxes_yxyx_rel,
-            each.class_ids,
-            each.is_crowd,
-            keypoints_yx_rel=np.full((len(each.class_ids), NUM_POINTS, 2), np.nan),
-        )
-        for each in truth
-    ]
+    no_points = [replace(each, keypoints_yx_rel=np.full_like(each.keypoints_yx_rel, np.nan)) for each in truth]
     metrics = compute_keypoint_metrics(no_points, found, LABEL_MAP, KEYPOINTS)
     assert (metrics.AP, metrics.ARl) == (-1, -1)
     assert metrics.explain("APm") == "no ground truth of this size with labelled keypoints"

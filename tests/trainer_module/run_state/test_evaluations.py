@@ -6,12 +6,10 @@ from pathlib import Path
 
 import pytest
 import tensorflow as tf
+from training_parts import evaluation_of
 
-from detloom.schemas.contracts.metric_names import METRIC_NAMES
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.config import EarlyStopping
-from detloom.trainer_module.evaluation.coco_metrics import CocoMetrics
-from detloom.trainer_module.evaluation.split_evaluator import Evaluation
 from detloom.trainer_module.run_state import evaluations
 from detloom.trainer_module.run_state.evaluations import BestCheckpoints, EvaluationHistory
 from detloom.trainer_module.weights.own_checkpoint import find_best_weights
@@ -64,11 +62,6 @@ def test_invalid_history_file_is_refused(tmp_path, text):
         EvaluationHistory(tmp_path / "h.json")
 
 
-def evaluation(ap, loss=1.0):
-    numbers = {**dict.fromkeys(METRIC_NAMES, ap), "per_class": (), "num_images": 4, "num_boxes": 4}
-    return Evaluation(metrics=CocoMetrics(**numbers), losses={"loss": loss}, num_images=4, seconds=0.0)
-
-
 def writer_of(step):
     """Return a function that writes weights with the value of their step."""
 
@@ -79,7 +72,7 @@ def writer_of(step):
 
 
 def consider(archive, step, ap, loss=1.0):
-    return archive.consider(step, evaluation(ap, loss), writer_of(step))
+    return archive.consider(step, evaluation_of(ap, loss), writer_of(step))
 
 
 def step_in(path):
@@ -123,7 +116,7 @@ def test_repeated_step_has_one_entry(tmp_path):
     archive = BestCheckpoints(tmp_path, "AP", keep=2)
     consider(archive, 10, 0.5)
     writes = []
-    assert archive.consider(10, evaluation(0.5), writes.append)
+    assert archive.consider(10, evaluation_of(0.5), writes.append)
     assert writes == []  # the same weights
     assert consider(archive, 10, 0.4)
     assert [(entry.step, entry.value) for entry in archive.entries] == [(10, 0.4)]
@@ -188,7 +181,7 @@ def test_kill_at_any_moment_leaves_the_old_or_the_new_best_weights_intact(tmp_pa
     with monkeypatch.context() as patch:
         write = kill_at(moment, patch)
         with pytest.raises(Killed):
-            archive.consider(20, evaluation(0.6), write)
+            archive.consider(20, evaluation_of(0.6), write)
 
     resumed = BestCheckpoints(best_dir, "AP", keep=1)
     expected = 20 if moment.startswith("unlink") else 10

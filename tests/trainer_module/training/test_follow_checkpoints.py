@@ -4,13 +4,11 @@ import time
 
 import pytest
 import tensorflow as tf
+from training_parts import evaluation_of
 
 from detloom.schemas.contracts.label_map import LabelMap
-from detloom.schemas.contracts.metric_names import METRIC_NAMES
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.detectors.families import build_detector
-from detloom.trainer_module.evaluation.coco_metrics import CocoMetrics
-from detloom.trainer_module.evaluation.split_evaluator import Evaluation
 from detloom.trainer_module.run_state.run_folder import write_settings
 from detloom.trainer_module.run_state.train_result import SUMMARY_FILE
 from detloom.trainer_module.training import follow_checkpoints as watch
@@ -49,9 +47,7 @@ def measured(monkeypatch, detector):
             self.detector = detector
 
         def __call__(self):
-            value = float(weights_by_path(self.detector.network)[BIAS][0])
-            numbers = {**dict.fromkeys(METRIC_NAMES, value), "per_class": (), "num_images": 1, "num_boxes": 1}
-            return Evaluation(metrics=CocoMetrics(**numbers), losses={"loss": 1.0}, num_images=1, seconds=0.0)
+            return evaluation_of(float(weights_by_path(self.detector.network)[BIAS][0]))
 
     monkeypatch.setattr(watch, "SplitEvaluator", WeightAsMetric)
     configs = []
@@ -93,8 +89,8 @@ def test_all_checkpoints_are_evaluated_on_all_sets_with_averages(tmp_path, run, 
     assert found(result) == [(2, "eval", 0.25), (2, "test", 0.25), (4, "eval", 0.75), (4, "test", 0.75)]
     rows = read_log(tmp_path / "out" / "test")
     assert [(row["step"], row["AP50"], row["loss"], row["num_images"]) for row in rows] == [
-        (2, 0.25, 1.0, 1),
-        (4, 0.75, 1.0, 1),
+        (2, 0.25, 1.0, 4),
+        (4, 0.75, 1.0, 4),
     ]
     assert list((tmp_path / "out" / "test").glob("events.out.tfevents.*"))
 

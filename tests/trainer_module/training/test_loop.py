@@ -8,14 +8,12 @@ import training_parts as parts
 
 from detloom.schemas.contracts import example_keys as keys
 from detloom.schemas.contracts.label_map import LabelMap
-from detloom.schemas.contracts.metric_names import METRIC_NAMES
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.config import EarlyStopping, Monitoring, NonFinite, TrainEvalConfig
 from detloom.schemas.model.optimizers import ConstantLearningRate
 from detloom.schemas.reading.typed_dict import from_json
 from detloom.trainer_module.detectors.families import build_detector
-from detloom.trainer_module.evaluation.coco_metrics import CocoMetrics
-from detloom.trainer_module.evaluation.split_evaluator import Evaluation, SplitEvaluator
+from detloom.trainer_module.evaluation.split_evaluator import SplitEvaluator
 from detloom.trainer_module.run_state import run_checkpoints
 from detloom.trainer_module.run_state.nonfinite import NONFINITE_FILE
 from detloom.trainer_module.run_state.run_checkpoints import RunCheckpoints
@@ -67,17 +65,12 @@ def measured(monkeypatch):
             value = next(remaining)
             if value is None:
                 raise KeyboardInterrupt
-            return evaluation_of(value)
+            return parts.evaluation_of(value)
 
         monkeypatch.setattr(SplitEvaluator, "__call__", measure)
         monkeypatch.setattr(loop, "build_eval_dataset", lambda *_, **__: tf.data.Dataset.from_tensors({"image": 0}))
 
     return set_values
-
-
-def evaluation_of(ap):
-    values = {**dict.fromkeys(METRIC_NAMES, ap), "per_class": (), "num_images": 4, "num_boxes": 4}
-    return Evaluation(metrics=CocoMetrics(**values), losses={"loss": 1 - ap}, num_images=4, seconds=0.1)
 
 
 def weights_of(result):
