@@ -9,35 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from click.testing import CliRunner
+from command_line import detloom_command
 
-from detloom.pipelines.cli import cli
 from detloom.schemas.contracts.label_map import LabelMap, write_label_map
 from detloom.trainer_module.runtime.cluster import find_cluster
 
 ROOT = Path(__file__).parents[2]
-RUN = {
-    "name": "cells",
-    "data": {"path": "photos", "split_by_ratio": {}},
-    "model": {
-        "add_background_class": False,
-        "image_resizer": {"height": 64, "width": 64},
-        "feature_extractor": {"depth_multiplier": 0.1, "neck": {"max_level": 5, "additional_layer_depth": 16}},
-        "anchor_generator": {"max_level": 5, "aspect_ratios": [1.0], "scales_per_octave": 1},
-        "box_predictor": {"depth": 16, "num_layers_before_predictor": 1},
-    },
-    "train": {
-        "batch_size": 4,
-        "num_steps": 4,
-        "steps_per_call": 2,
-        "optimizer": {
-            "type": "AdamWOptimizer",
-            "learning_rate": {"type": "ConstantLearningRate", "learning_rate": 0.001},
-        },
-        "augmentations": [],
-    },
-    "eval": {"batch_size": 4, "evaluate_every": 4},
-}
 # All workers but the chief write to a temporary folder; this code keeps it.
 KEEP_TEMPORARY_FOLDERS = """
 import tempfile
@@ -46,7 +23,7 @@ tempfile.TemporaryDirectory.cleanup = lambda self: self._finalizer.detach()
 
 
 @pytest.fixture
-def manifest(tmp_path, make_example, write_records):
+def manifest(tmp_path, small_run, make_example, write_records):
     """Return the manifest of a job whose volume is a folder of this machine with examples."""
     rng = np.random.default_rng(0)
     for split, num_shards in (("train", 2), ("eval", 1)):
@@ -58,17 +35,10 @@ def manifest(tmp_path, make_example, write_records):
             name = f"data_tfrecord-{shard:05}-of-{num_shards:05}"
             write_records(tmp_path / "examples" / f"Split-{split}" / name, records)
     write_label_map(tmp_path / "examples" / "label_map.pbtxt", LabelMap.from_names(["red", "green"]))
-    kubeflow = {"image": "r/detloom:1", "volumes": [{"claim": "shared", "mount_path": str(tmp_path)}]}
-    (tmp_path / "run.yaml").write_text(json.dumps({**RUN, "kubeflow": kubeflow}))
-    arguments = [
-        "--examples",
-        str(tmp_path / "examples"),
-        "--out",
-        str(tmp_path / "out"),
-        "-o",
-        str(tmp_path / "m.yaml"),
-    ]
-    result = CliRunner().invoke(cli, ["manifest", str(tmp_path / "run.yaml"), *arguments])
+    section = f"kubeflow: {{image: r/detloom:1, volumes: [{{claim: shared, mount_path: {tmp_path}}}]}}\n"
+    small_run.write_text(small_run.read_text().replace("name: small", "name: cells") + section)
+    folders = ("--examples", tmp_path / "examples", "--out", tmp_path / "out")
+    result = detloom_command("manifest", small_run, *folders, "-o", tmp_path / "m.yaml")
     assert result.exit_code == 0, result.output
     return list(yaml.safe_load_all((tmp_path / "m.yaml").read_text()))
 

@@ -1,11 +1,11 @@
 """Test single submission, following a run and schedules by name."""
 
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 
 import grpc
 import pytest
 from fake_backends import sample_job
-from fake_backends.kubeflow import Answer, error
+from fake_backends.kubeflow import START, Answer, error
 from fake_backends.vertex import SETTINGS
 
 from detloom.pipelines.backends.api_errors import ApiError
@@ -67,14 +67,14 @@ def test_a_lost_request_is_reported_and_not_repeated(cluster, kubeflow, kubeflow
     assert (cluster.count("POST", "/runs"), cluster.runs) == (1, [])
 
 
-def test_an_unknown_outcome_of_a_submission_is_reported(region, vertex, vertex_job):
+def test_an_unknown_outcome_of_a_submission_is_reported_and_a_refused_one_is_not_searched_for(
+    region, vertex, vertex_job
+):
     for method in ("CreatePipelineJob", "GetPipelineJob"):
         region.fail(method, grpc.StatusCode.DEADLINE_EXCEEDED, "")
     with pytest.raises(ApiError, match=r"not known .*'cells-1'"):
         submit_once(vertex, vertex_job, "cells-1", is_new_name=True)
-
-
-def test_a_refused_submission_is_not_searched_for(region, vertex, vertex_job):
+    region.calls.clear()
     region.fail("CreatePipelineJob", grpc.StatusCode.PERMISSION_DENIED, "")
     with pytest.raises(ApiError):
         submit_once(vertex, vertex_job, "cells-1", is_new_name=True)
@@ -112,16 +112,15 @@ def test_the_suggested_delete_command_is_quoted_and_contains_no_secret(vertex, v
         assert "hunter2" not in str(refused.value)
 
 
-def test_the_old_schedule_stays_if_the_new_one_cannot_be_created(region, vertex, vertex_job):
+def test_a_schedule_that_cannot_be_created_or_deleted_is_reported_with_what_stays(region, vertex, vertex_job):
     create_schedule(vertex, vertex_job, NIGHTLY, "nightly", replace=False)
     region.fail("CreateSchedule", grpc.StatusCode.INVALID_ARGUMENT, "no")
     with pytest.raises(ApiError, match="create the schedule"):
         create_schedule(vertex, vertex_job, NIGHTLY, "nightly", replace=True)
     assert [each.schedule_id for each in vertex.list_schedules()] == ["1000"]
-
-
-def test_an_old_schedule_that_cannot_be_deleted_is_reported(region, vertex, vertex_job):
-    create_schedule(vertex, vertex_job, NIGHTLY, "nightly", replace=False)
+    region.fail("CreateSchedule", grpc.StatusCode.DEADLINE_EXCEEDED, "")
+    with pytest.raises(ApiError, match="`detloom schedule list RUN_FILE`"):
+        create_schedule(vertex, vertex_job, NIGHTLY, "weekly", replace=False)
     region.fail("DeleteSchedule", grpc.StatusCode.PERMISSION_DENIED, "")
     with pytest.raises(ApiError, match=r"\(1001\).* `detloom schedule delete RUN_FILE 1000`"):
         create_schedule(vertex, vertex_job, NIGHTLY, "nightly", replace=True)
@@ -135,12 +134,6 @@ def test_a_lost_response_does_not_create_a_schedule_twice(region, vertex, vertex
     assert [each.schedule_id for each in vertex.list_schedules()] == [created.schedule_id] == ["1001"]
 
 
-def test_a_schedule_request_without_response_is_reported(region, vertex, vertex_job):
-    region.fail("CreateSchedule", grpc.StatusCode.DEADLINE_EXCEEDED, "")
-    with pytest.raises(ApiError, match="`detloom schedule list RUN_FILE`"):
-        create_schedule(vertex, vertex_job, NIGHTLY, "nightly", replace=False)
-
-
 def test_a_schedule_with_a_past_end_is_refused(region, vertex, vertex_job):
     with pytest.raises(InputError, match=r"schedule\.end: got '2020-01-01'"):
         create_schedule(vertex, vertex_job, Schedule(cron="0 3 * * *", end="2020-01-01"), "nightly", replace=False)
@@ -148,6 +141,8 @@ def test_a_schedule_with_a_past_end_is_refused(region, vertex, vertex_job):
 
 
 def test_a_schedule_is_found_by_name_or_id(vertex, vertex_job):
+    with pytest.raises(InputError, match=r"'x'.* none"):
+        find_schedule(vertex, "x")
     for _ in range(2):
         vertex.create_schedule(vertex_job, NIGHTLY, "nightly")
     weekly = vertex.create_schedule(vertex_job, NIGHTLY, "weekly")
@@ -159,27 +154,14 @@ def test_a_schedule_is_found_by_name_or_id(vertex, vertex_job):
         find_schedule(vertex, "daily")
 
 
-def test_a_search_without_any_schedule_is_refused(kubeflow):
-    with pytest.raises(InputError, match=r"'x'.* none"):
-        find_schedule(kubeflow, "x")
-
-
 def test_a_run_file_without_the_section_is_refused(run_of):
     with pytest.raises(InputError, match=r"^vertex: .* docs/vertex\.md"):
         connect(run_of(), "vertex")
 
 
-START = datetime(2026, 1, 31, 3, 0, tzinfo=timezone.utc)
-
-
 def task(name, state, minutes=None, error=""):
-    return TaskStatus(
-        name=name,
-        state=state,
-        started=START,
-        ended=None if minutes is None else START + timedelta(minutes=minutes),
-        error=error,
-    )
+    ended = None if minutes is None else START + timedelta(minutes=minutes)
+    return TaskStatus(name=name, state=state, started=START, ended=ended, error=error)
 
 
 class FakeBackend:
@@ -223,28 +205,18 @@ def test_each_change_of_a_task_prints_a_line():
     assert run.state == "failed"
 
 
-def test_the_states_of_the_last_tasks_may_come_after_the_end_of_the_run():
+def test_the_states_of_the_last_tasks_are_waited_for_a_limited_time(monkeypatch):
     """Seen on a cluster: the run had succeeded, and its exit handler was still running."""
-    run, lines = follow(
-        ("succeeded", task("Notifier", "unknown")),
-        ("succeeded", task("Notifier", "succeeded", 1)),
-    )
-    assert [each.state for each in run.tasks] == ["succeeded"]
-    assert lines == ["03:01:00 UTC  Notifier  succeeded after 1 min"]
-
-
-def test_a_state_that_stays_unknown_is_waited_for_a_limited_time(monkeypatch):
+    unknown, ended = task("Notifier", "unknown"), task("Notifier", "succeeded", 1)
+    run, lines = follow(("succeeded", unknown), ("succeeded", ended))
+    assert (run.tasks, lines) == ((ended,), ["03:01:00 UTC  Notifier  succeeded after 1 min"])
     monkeypatch.setattr("detloom.pipelines.backends.backend._LAST_STATES_SECONDS", 0.0)
-    run, _ = follow(("succeeded", task("Notifier", "unknown")))
-    assert [each.state for each in run.tasks] == ["unknown"]
+    assert follow(("succeeded", unknown))[0].tasks == (unknown,)
 
 
-def test_a_temporary_failure_of_the_server_is_tolerated():
+def test_a_temporary_failure_of_the_server_is_tolerated_and_a_permanent_one_reported():
     run, lines = follow(AWAY, AWAY, ("running", task("Gen", "running")), *[AWAY] * 10, ("succeeded",))
     assert (run.state, lines) == ("succeeded", ["03:00:00 UTC  Gen  running"])
-
-
-def test_a_permanent_failure_of_the_server_is_reported_with_the_next_step():
     with pytest.raises(ApiError, match=r"^no connection\. .*`detloom status RUN_FILE cells-1 --wait`"):
         follow(*[AWAY] * 11)
 

@@ -1,6 +1,8 @@
 import json
 from datetime import datetime, timedelta, timezone
 
+import pytest
+
 from detloom.pipelines.backends.run_status import (
     PlannedTask,
     RunStatus,
@@ -51,35 +53,24 @@ def test_a_cyclic_spec_ends_the_search():
     assert planned_tasks({}) == ()
 
 
-PLANNED = (PlannedTask(name="A"), PlannedTask(name="B", groups=("g",)))
-
-
-def states(known, run):
-    statuses = fill_in(PLANNED, {name: TaskStatus(name=name, state=state) for name, state in known.items()}, run)
-    return [status.state for status in statuses]
-
-
-def test_tasks_that_the_backend_does_not_report_are_pending_while_the_run_continues():
-    assert states({"A": "running"}, "running") == ["running", "pending"]
-
-
-def test_tasks_of_a_group_with_a_false_condition_are_skipped():
-    assert states({"A": "succeeded", "g": "skipped"}, "running") == ["succeeded", "skipped"]
-
-
-def test_tasks_after_a_failure_did_not_run():
-    assert states({"A": "failed"}, "failed") == ["failed", "not run"]
-    assert states({"A": "running", "g": "failed"}, "running") == ["running", "not run"]
-
-
-def test_an_old_report_of_a_run_that_has_ended_is_not_shown_as_its_state():
-    # Above 1 MiB of status, the API of Kubeflow keeps the last nodes that Argo did not compress.
-    assert states({"A": "running"}, "succeeded") == ["unknown", "unknown"]
-    assert states({"A": "succeeded"}, "succeeded") == ["succeeded", "unknown"]
-    assert states({"A": "running"}, "failed") == ["unknown", "unknown"]
-    assert states({"A": "succeeded", "g": "skipped"}, "succeeded") == ["succeeded", "skipped"]
-    text = format_run(run(state="succeeded", tasks=(TaskStatus(name="Pusher", state="unknown"),)), NOW)
-    assert text.splitlines()[-1].startswith("The run has ended, but the API has no final state of: Pusher.")
+@pytest.mark.parametrize(
+    ("known", "run", "shown"),
+    [
+        ({"A": "running"}, "running", ["running", "pending"]),  # not reported yet
+        ({"A": "succeeded", "g": "skipped"}, "running", ["succeeded", "skipped"]),
+        ({"A": "failed"}, "failed", ["failed", "not run"]),
+        ({"A": "running", "g": "failed"}, "running", ["running", "not run"]),
+        # Above 1 MiB of status, the API of Kubeflow keeps the last nodes that Argo did not compress.
+        ({"A": "running"}, "succeeded", ["unknown", "unknown"]),
+        ({"A": "succeeded"}, "succeeded", ["succeeded", "unknown"]),
+        ({"A": "running"}, "failed", ["unknown", "unknown"]),
+        ({"A": "succeeded", "g": "skipped"}, "succeeded", ["succeeded", "skipped"]),
+    ],
+)
+def test_tasks_without_a_current_report_get_the_state_that_the_run_implies(known, run, shown):
+    planned = (PlannedTask(name="A"), PlannedTask(name="B", groups=("g",)))
+    statuses = fill_in(planned, {name: TaskStatus(name=name, state=state) for name, state in known.items()}, run)
+    assert [status.state for status in statuses] == shown
 
 
 START = datetime(2026, 1, 31, 3, 0, tzinfo=timezone.utc)
@@ -131,19 +122,17 @@ def test_a_run_shows_its_tasks_and_their_errors():
 
 
 def test_schedules_show_the_next_time_and_the_last_run():
-    schedules = [
-        ScheduleStatus(
-            schedule_id="7",
-            name="nightly",
-            state="active",
-            cron="0 0 3 * * *",
-            link="https://x/7",
-            next_time=NOW,
-            last_run=run(state="succeeded"),
-        ),
-        ScheduleStatus(schedule_id="8", name="weekly", state="paused", cron="0 0 3 * * 0", link="https://x/8"),
-    ]
-    assert format_schedules(schedules).splitlines() == [
+    nightly = ScheduleStatus(
+        schedule_id="7",
+        name="nightly",
+        state="active",
+        cron="0 0 3 * * *",
+        link="https://x/7",
+        next_time=NOW,
+        last_run=run(state="succeeded"),
+    )
+    weekly = ScheduleStatus(schedule_id="8", name="weekly", state="paused", cron="0 0 3 * * 0", link="https://x/8")
+    assert format_schedules([nightly, weekly]).splitlines() == [
         "  name     state   cron         next                  last run                         id  link",
         "  nightly  active  0 0 3 * * *  2026-01-31 05:00 UTC  2026-01-31 03:00 UTC, succeeded  7   https://x/7",
         "  weekly   paused  0 0 3 * * 0  -                     -                                8   https://x/8",
@@ -156,5 +145,7 @@ def test_json_has_times_as_rfc_3339():
     assert plain["tasks"] == [{"name": "Gen", "state": "pending", "started": None, "ended": None, "error": ""}]
 
 
-def test_control_characters_in_names_are_escaped():
+def test_a_state_that_stays_unknown_is_explained_and_control_characters_in_names_are_escaped():
+    text = format_run(run(state="succeeded", tasks=(TaskStatus(name="Pusher", state="unknown"),)), NOW)
+    assert text.splitlines()[-1].startswith("The run has ended, but the API has no final state of: Pusher.")
     assert "\\x1b[2J" in format_runs([run("id", "\x1b[2J")], NOW)

@@ -1,11 +1,11 @@
+import functools
 import importlib
 import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from command_line import detloom_command
 
-from detloom.pipelines.cli import cli
 from detloom.schemas.contracts.metric_names import METRIC_NAMES
 from detloom.schemas.model.config import InputReader
 from detloom.schemas.presets.presets import find_preset
@@ -14,6 +14,8 @@ from detloom.trainer_module.evaluation.coco_metrics import CocoMetrics
 from detloom.trainer_module.evaluation.split_evaluator import Evaluation
 from detloom.trainer_module.training import follow_checkpoints as watch
 from detloom.trainer_module.training.follow_checkpoints import CheckpointEvaluation, WatchOptions, WatchResult
+
+evaluate = functools.partial(detloom_command, "evaluate")
 
 
 @pytest.fixture
@@ -39,10 +41,6 @@ def split(tmp_path):
     folder.mkdir()
     (folder / "data_tfrecord-00000-of-00001").touch()
     return folder
-
-
-def evaluate(*arguments):
-    return CliRunner().invoke(cli, ["evaluate", *map(str, arguments)])
 
 
 def test_each_checkpoint_prints_one_line(tmp_path, calls, split):
@@ -83,7 +81,7 @@ def test_options_reach_the_watch(tmp_path, calls, split):
 
 
 def test_json_has_every_number(tmp_path, calls, split):
-    result = CliRunner().invoke(cli, ["evaluate", "--checkpoints", str(tmp_path), "--examples", str(split), "--json"])
+    result = evaluate("--checkpoints", tmp_path, "--examples", split, "--json")
     (row,) = json.loads(result.stdout)
     assert (row["step"], row["set"], row["metrics"]["APs"], row["losses"]) == (100, "test", 0.5, {"loss": 1.25})
 
@@ -149,7 +147,7 @@ def test_gates_come_from_the_run_file(coco_files, tmp_path):
 
 
 def test_json_has_every_number_of_a_file_evaluation(coco_files, tmp_path):
-    result = CliRunner().invoke(cli, ["evaluate", *map(str, coco_files), "--out", str(tmp_path / "out"), "--json"])
+    result = evaluate(*coco_files, "--out", tmp_path / "out", "--json")
     values = json.loads(result.stdout)
     assert values["candidate"]["coco"]["AP"] == pytest.approx(1)
     assert [gate["verdict"] for gate in values["decision"]["gates"]] == ["passed", "skipped", "failed"]

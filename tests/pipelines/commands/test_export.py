@@ -1,3 +1,4 @@
+import functools
 import os
 import signal
 import subprocess
@@ -7,10 +8,9 @@ from pathlib import Path
 
 import pytest
 import tensorflow as tf
-from click.testing import CliRunner
+from command_line import detloom_command
 
 import detloom
-from detloom.pipelines.cli import cli
 from detloom.pipelines.command_line.checkpoint_options import load_from_options
 from detloom.schemas.contracts import detections as names
 from detloom.schemas.contracts.label_map import LabelMap, write_label_map
@@ -22,6 +22,8 @@ from detloom.trainer_module.detectors.families import build_detector
 from detloom.trainer_module.export.load_trained import load_trained
 from detloom.trainer_module.export.tflite_model import TfliteDetector
 from detloom.trainer_module.weights.own_checkpoint import write_weights
+
+run = functools.partial(detloom_command, "export")
 
 
 @pytest.fixture(scope="module")
@@ -35,10 +37,6 @@ def trained(tmp_path_factory):
     detector = build_detector(model, LabelMap.from_names(["a", "b"]))
     write_weights(detector, replace(config, model=model), folder)
     return folder, detector
-
-
-def run(*arguments):
-    return CliRunner().invoke(cli, ["export", *map(str, arguments)])
 
 
 @pytest.mark.slow  # two TensorFlow Lite conversions
@@ -113,7 +111,6 @@ def test_a_failed_export_leaves_no_files(loaded, tmp_path, monkeypatch):
 
 KILLED = """
 import os, signal, sys
-from detloom.pipelines.cli import cli
 
 os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 cli(["export", *sys.argv[1:]])

@@ -1,25 +1,18 @@
+import functools
 import json
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
-import tiny_detector
-from click.testing import CliRunner
+from command_line import detloom_command
 from PIL import Image
 
-from detloom.pipelines.cli import cli
 from detloom.pipelines.predict import image_files, predict_files
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.export import predict as predict_module
 
 RED_LINE = "red 0.900  left 40 top 10 right 60 bottom 20"
 GREEN_LINE = "green 0.800  left 0 top 30 right 20 bottom 40"
-
-
-@pytest.fixture(scope="module")
-def model_dir(tmp_path_factory):
-    return tiny_detector.write_tiny_detector(tmp_path_factory.mktemp("model") / "export")
 
 
 def write_image(path, *, has_red=True, has_green=True, orientation=None):
@@ -49,18 +42,15 @@ def photos(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def detector(model_dir):
-    return predict_module.load_exported_detector(model_dir)
+def detector(tiny_model_dir):
+    return predict_module.load_exported_detector(tiny_model_dir)
 
 
 @pytest.fixture
-def predict(model_dir, detector, monkeypatch):
-    monkeypatch.setattr(predict_module, "load_exported_detector", {Path(model_dir): detector}.__getitem__)
+def predict(tiny_model_dir, detector, monkeypatch):
+    monkeypatch.setattr(predict_module, "load_exported_detector", {tiny_model_dir: detector}.__getitem__)
 
-    def run(*arguments):
-        return CliRunner().invoke(cli, ["predict", "--model", str(model_dir), *map(str, arguments)])
-
-    return run
+    return functools.partial(detloom_command, "predict", "--model", tiny_model_dir)
 
 
 def rows_of(path):
@@ -72,17 +62,13 @@ def test_one_image_prints_one_line_per_object(predict, tmp_path):
     assert (result.exit_code, result.stdout.splitlines()) == (0, [RED_LINE, GREEN_LINE])
 
 
-def test_one_image_is_drawn_into_the_output_file(predict, tmp_path):
-    result = predict(write_image(tmp_path / "a.png"), "--output", tmp_path / "boxes.jpg", "--min-score", 0.85)
-    assert result.stdout.splitlines() == [RED_LINE]
-    with Image.open(tmp_path / "boxes.jpg") as image:
-        assert (image.format, image.size) == ("JPEG", (80, 40))
-
-
-def test_one_image_is_drawn_into_a_folder_under_its_name(predict, tmp_path):
+def test_one_image_is_drawn_into_the_output_file_or_under_its_name_into_a_folder(predict, tmp_path):
     (tmp_path / "out").mkdir()
-    predict(write_image(tmp_path / "a.png"), "--output", tmp_path / "out")
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["a.png"]
+    for output, drawn in (("boxes.jpg", "boxes.jpg"), ("out", "out/a.png")):
+        result = predict(write_image(tmp_path / "a.png"), "--output", tmp_path / output, "--min-score", 0.85)
+        assert result.stdout.splitlines() == [RED_LINE]
+        with Image.open(tmp_path / drawn) as image:
+            assert (image.format, image.size) == ("JPEG" if output == drawn else "PNG", (80, 40))
 
 
 def test_an_image_is_rotated_by_its_exif_orientation(predict, tmp_path):
@@ -90,8 +76,8 @@ def test_an_image_is_rotated_by_its_exif_orientation(predict, tmp_path):
     assert result.stdout.splitlines() == [RED_LINE, GREEN_LINE]
 
 
-def test_score_of_the_model_card_is_the_default(predict, model_dir, tmp_path):
-    card = Path(model_dir) / "assets.extra" / "model_card.json"
+def test_score_of_the_model_card_is_the_default(predict, tiny_model_dir, tmp_path):
+    card = tiny_model_dir / "assets.extra" / "model_card.json"
     card.parent.mkdir()
     card.write_text('{"evaluation": {"best_f1": {"min_score": 0.85}}}')
     image = write_image(tmp_path / "a.png")
@@ -123,33 +109,25 @@ def test_one_image_that_cannot_be_read_or_written_is_an_error(predict, photos, w
     assert {path: path.read_bytes() for path in photos.rglob("*.*")} == before
 
 
-def test_broken_images_change_the_exit_code_with_strict_or_if_there_are_no_others(predict, photos):
-    assert predict(photos).exit_code == 0
-    assert predict(photos, "--strict").exit_code == 1
-    assert predict(photos / "deep" / "c*.png").exit_code == 1
-
-
-def test_broken_images_in_a_folder_are_reported_and_counted(predict, photos):
+def test_broken_images_are_reported_and_an_error_with_strict_or_if_there_are_no_others(predict, photos):
     result = predict(photos)
+    assert result.exit_code == 0
     assert result.stdout.splitlines() == [f"a.png: {RED_LINE}", f"a.png: {GREEN_LINE}", f"deep/b.PNG: {RED_LINE}"]
     assert "skipped: " in result.stderr
     assert "deep/c.png: truncated PNG" in result.stderr
     counts = "3 objects with a score of at least 0.5 (red 2, green 1) in 2 images; 1 more could not be read"
     assert counts in result.stderr
+    assert predict(photos, "--strict").exit_code == 1
+    assert predict(photos / "deep" / "c*.png").exit_code == 1
 
 
-def test_images_keep_their_relative_paths_in_the_output(predict, photos, tmp_path):
-    result = predict(photos, "--output", tmp_path / "out")
-    assert result.stdout == ""
-    written = sorted(path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*.*"))
-    assert written == ["a.png", "deep/b.PNG"]
-
-
-def test_images_in_the_output_folder_are_not_sources(predict, photos):
-    for _ in range(2):
+def test_images_keep_their_relative_paths_in_the_output(predict, photos):
+    for _ in range(2):  # images in the output folder are not sources
         result = predict(photos, "--output", photos / "boxes")
+        assert result.stdout == ""
         assert "in 2 images" in result.stderr
-    assert not (photos / "boxes" / "boxes").exists()
+    written = sorted(path.relative_to(photos / "boxes").as_posix() for path in (photos / "boxes").rglob("*.*"))
+    assert written == ["a.png", "deep/b.PNG"]
 
 
 def test_an_output_folder_equal_to_the_source_is_refused(predict, photos):
@@ -158,23 +136,19 @@ def test_an_output_folder_equal_to_the_source_is_refused(predict, photos):
     assert (photos / "a.png").read_bytes() == before
 
 
-def test_coco_results_contain_all_scores_and_pixel_boxes(predict, photos, tmp_path):
-    predict(photos, "--json", tmp_path / "found.json", "--batch-size", 1)
+def test_coco_results_contain_all_scores_and_pixel_boxes_with_any_batch_size(predict, photos, tmp_path):
+    for size in (1, 2, 8):
+        predict(photos, "--json", tmp_path / f"{size}.json", "--batch-size", size)
+    assert (tmp_path / "1.json").read_text() == (tmp_path / "2.json").read_text() == (tmp_path / "8.json").read_text()
     # x, y, width, height of red: 40, 10, 60 - 40, 20 - 10; of green: 0, 30, 20 - 0, 40 - 30.
     red, green = [40.0, 10.0, 20.0, 10.0], [0.0, 30.0, 20.0, 10.0]
-    assert rows_of(tmp_path / "found.json") == [(1, 1, red), (1, 2, green), (2, 1, red)]
-    described = json.loads((tmp_path / "found.images.json").read_text())
+    assert rows_of(tmp_path / "1.json") == [(1, 1, red), (1, 2, green), (2, 1, red)]
+    described = json.loads((tmp_path / "1.images.json").read_text())
     assert described["images"] == [
         {"id": 1, "file_name": "a.png", "height": 40, "width": 80},
         {"id": 2, "file_name": "deep/b.PNG", "height": 40, "width": 80},
     ]
     assert described["categories"] == [{"id": 1, "name": "red"}, {"id": 2, "name": "green"}]
-
-
-def test_the_batch_size_does_not_change_detections(predict, photos, tmp_path):
-    for size in (1, 2, 8):
-        predict(photos, "--json", tmp_path / f"{size}.json", "--batch-size", size)
-    assert (tmp_path / "1.json").read_text() == (tmp_path / "2.json").read_text() == (tmp_path / "8.json").read_text()
 
 
 def test_a_given_minimum_score_applies_to_coco_results(predict, photos, tmp_path):
@@ -199,8 +173,8 @@ def test_image_ids_come_from_the_ground_truth(predict, photos, tmp_path):
     assert result.stderr.splitlines()[-1] == next_line
     assert [row[:2] for row in rows_of(found)] == [(70, 1), (70, 2), (50, 1)]
     assert not (tmp_path / "found.images.json").exists()
-    files = ["--detections", found, "--ground-truth", truth, "--out", tmp_path / "evaluation"]
-    result = CliRunner().invoke(cli, ["evaluate", *map(str, files)])
+    files = ("--detections", found, "--ground-truth", truth)
+    result = detloom_command("evaluate", *files, "--out", tmp_path / "evaluation")
     assert result.exit_code == 0, result.output
 
 

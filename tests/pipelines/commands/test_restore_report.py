@@ -1,11 +1,13 @@
+import functools
 import json
 
 import pytest
 import tensorflow as tf
-from click.testing import CliRunner
+from command_line import detloom_command
 
-from detloom.pipelines.cli import cli
 from detloom.trainer_module.detectors import families
+
+restore_report = functools.partial(detloom_command, "restore-report")
 
 PRESET = "ssd_mobilenet_v2_fpnlite_320x320"
 
@@ -26,10 +28,6 @@ def _build_each_detector_once(detectors, monkeypatch):
         return detectors[key]
 
     monkeypatch.setattr(families, "build_detector", build_once)
-
-
-def restore_report(*arguments):
-    return CliRunner().invoke(cli, ["restore-report", *map(str, arguments)])
 
 
 def test_a_compatible_checkpoint_prints_a_table_and_another_is_an_error(reference_dir):

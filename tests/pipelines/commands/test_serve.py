@@ -1,3 +1,4 @@
+import functools
 import json
 import os
 import re
@@ -9,16 +10,13 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from command_line import detloom_command
 
 import detloom
-from detloom.pipelines.cli import cli
+
+serve = functools.partial(detloom_command, "serve")
 
 ROOT = Path(detloom.__file__).parents[1]
-
-
-def serve(*arguments):
-    return CliRunner().invoke(cli, ["serve", *map(str, arguments)])
 
 
 SERVE = [sys.executable, "-u", "-c", "from detloom.pipelines.cli import main; main()", "serve"]

@@ -1,11 +1,11 @@
+import functools
 import json
 import signal
 from types import SimpleNamespace
 
 import pytest
-from click.testing import CliRunner
+from command_line import detloom_command
 
-from detloom.pipelines.cli import cli
 from detloom.schemas.contracts.label_map import LabelMap, write_label_map
 from detloom.trainer_module import train_and_export as training
 from detloom.trainer_module.export.predict import find_saved_model
@@ -13,6 +13,8 @@ from detloom.trainer_module.files.folder_lock import FolderBusyError
 from detloom.trainer_module.run_state.run_folder import hold_training_lock
 from detloom.trainer_module.runtime.preemption import Preempted
 from detloom.trainer_module.training import overfit_check as self_test
+
+train = functools.partial(detloom_command, "train")
 
 PRESET = "ssd_mobilenet_v2_fpnlite_320x320"
 RESULT = SimpleNamespace(
@@ -50,10 +52,6 @@ def calls(monkeypatch):
     monkeypatch.setattr(training, "train", train)
     monkeypatch.setattr(training, "export_model", export)
     return seen
-
-
-def train(*arguments):
-    return CliRunner().invoke(cli, ["train", *map(str, arguments)])
 
 
 def test_a_preset_is_trained_on_a_folder_of_examples_and_exported(tmp_path, examples, calls):
@@ -153,8 +151,7 @@ def test_a_training_run_exports_a_model_and_its_checkpoints_can_be_evaluated(
     assert trained.exit_code == 0, trained.output
     assert find_saved_model(out / "model").is_dir()
     assert (out / "model" / "Format-Checkpoint" / "ckpt.index").is_file()
-    arguments = ["evaluate", "--checkpoints", str(out), "--examples", str(folder), "--json"]
-    evaluated = CliRunner().invoke(cli, arguments)
+    evaluated = detloom_command("evaluate", "--checkpoints", out, "--examples", folder, "--json")
     assert evaluated.exit_code == 0, evaluated.output
     (row,) = json.loads(evaluated.stdout)
     assert row["step"] == 4

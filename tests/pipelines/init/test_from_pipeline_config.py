@@ -1,16 +1,14 @@
 """Run files for configurations of the Object Detection API, with its TFRecords, label maps and checkpoints."""
 
-import io
 import re
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 import tensorflow as tf
 from apache_beam.testing import test_pipeline
 from command_line import detloom_command, sentence
-from PIL import Image
+from labelled_data import encode_image
 
 from detloom.components.example_gen.ingest import IngestFolders, ingest
 from detloom.components.example_gen.params import ExampleGenParams
@@ -30,18 +28,16 @@ eval_input_reader { label_map_path: "data/label_map.pbtxt" tf_record_input_reade
 """
 
 
-def encode_example(number: int, class_ids: tuple[int, ...] = (1, 2), **others: list[bytes]) -> bytes:
+def encode_example(number: int, class_ids: tuple[int, ...] = (1, 2)) -> bytes:
     """Return an example in the layout of the Object Detection API's dataset tools."""
-    image = io.BytesIO()
-    Image.fromarray(np.random.default_rng(number).integers(0, 255, (48, 64, 3), np.uint8)).save(image, "JPEG")
     names = {1: b"cat", 2: b"dog"}
     values = {
-        "image/height": [48],
-        "image/width": [64],
+        "image/height": [40],
+        "image/width": [60],
         "image/filename": [b"%d.jpg" % number],
         "image/source_id": [b"%d.jpg" % number],
         "image/key/sha256": [b"%064d" % number],
-        "image/encoded": [image.getvalue()],
+        "image/encoded": [encode_image(number)],
         "image/format": [b"jpeg"],
         "image/object/bbox/xmin": [0.1] * len(class_ids),
         "image/object/bbox/xmax": [0.5] * len(class_ids),
@@ -49,7 +45,6 @@ def encode_example(number: int, class_ids: tuple[int, ...] = (1, 2), **others: l
         "image/object/bbox/ymax": [0.75] * len(class_ids),
         "image/object/class/text": [names[each] for each in class_ids],
         "image/object/class/label": list(class_ids),
-        **others,
     }
     example = tf.train.Example()
     for key, column in values.items():
@@ -58,19 +53,12 @@ def encode_example(number: int, class_ids: tuple[int, ...] = (1, 2), **others: l
     return example.SerializeToString()
 
 
-def write_records(path: Path, *examples: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tf.io.TFRecordWriter(str(path)) as writer:
-        for example in examples:
-            writer.write(example)
-
-
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write_records: Callable[..., Path]) -> Path:
     """Return the current folder of a project: records in data/, a checkpoint, and models/pets/pipeline.config."""
     monkeypatch.chdir(tmp_path)
-    write_records(tmp_path / "data/train.record", *(encode_example(number) for number in range(3)))
-    write_records(tmp_path / "data/val.record", encode_example(7, (2,)))
+    write_records(tmp_path / "data/train.record", [encode_example(number) for number in range(3)])
+    write_records(tmp_path / "data/val.record", [encode_example(7, (2,))])
     (tmp_path / "data/label_map.pbtxt").write_text(LABEL_MAP)
     write_config(tmp_path)
     return tmp_path
@@ -112,11 +100,8 @@ def migrate(project: Path) -> Callable[..., tuple[RunFile, tuple[str, ...]]]:
 def test_paths_relative_to_the_current_folder_are_found(migrate, project):
     run, _ = migrate()
     assert run.data.path == str(project / "data")
-    assert (run.data.splits.train, run.data.splits.eval, run.data.splits.test) == (
-        "train.record",
-        "val.record",
-        "val.record",
-    )
+    splits = run.data.splits
+    assert (splits.train, splits.eval, splits.test) == ("train.record", "val.record", "val.record")
     assert run.detector == "models/pets/pipeline.config"
     assert run.train.fine_tune_checkpoint == str(project / "weights/ckpt-0")
     assert run.model.num_classes == 2
@@ -155,17 +140,14 @@ def test_a_name_comes_from_the_folder_of_a_pipeline_config():
     assert name_of_config(Path("models/pets_v2.config")) == "pets_v2"
 
 
-def test_the_command_writes_the_file_and_names_the_next_step(project):
-    result = detloom_command("init", "--from-odapi", "models/pets/pipeline.config")
+def test_the_command_names_the_next_step_and_replaces_a_file_only_with_force(project):
+    arguments = ("init", "--from-odapi", "models/pets/pipeline.config")
+    result = detloom_command(*arguments)
     assert result.exit_code == 0, result.output
     assert "Wrote pets.yaml." in result.output
     assert "- data.splits.test is the evaluation split" in result.output
     assert result.output.endswith("Next: detloom run pets.yaml\n")
-
-
-def test_the_command_replaces_a_file_only_with_force(project):
     (project / "pets.yaml").write_text("mine")
-    arguments = ("init", "--from-odapi", "models/pets/pipeline.config")
     assert "pets.yaml: exists already" in sentence(detloom_command(*arguments))
     assert (project / "pets.yaml").read_text() == "mine"
     assert detloom_command(*arguments, "--force").exit_code == 0
@@ -220,9 +202,9 @@ def test_refused_fields_and_a_folder_without_records_stop_the_migration(migrate,
 # --- records ----------------------------------------------------------------------------------------------------------
 
 
-def test_shards_in_two_folders_beside_each_other(migrate, project):
+def test_shards_in_two_folders_beside_each_other(migrate, project, write_records):
     for name in ("train", "val"):
-        write_records(project / f"parts/{name}/pets.record-00000-of-00001", encode_example(len(name)))
+        write_records(project / f"parts/{name}/pets.record-00000-of-00001", [encode_example(len(name))])
     (project / "parts/label_map.pbtxt").write_text(LABEL_MAP)
     readers = READERS.replace("data/train.record", "parts/train/pets.record-?????-of-00001")
     readers = readers.replace("data/val.record", "parts/val/pets.record-?????-of-00001").replace("data/", "parts/")
@@ -272,8 +254,8 @@ def test_records_with_other_names_are_found_by_their_split(migrate, project):
     assert any("train_input_reader" in each and "train.record is used" in each for each in decisions)
 
 
-def test_records_in_distant_folders(migrate, project):
-    write_records(project / "a/b/c/train.record", encode_example(1))
+def test_records_in_distant_folders(migrate, project, write_records):
+    write_records(project / "a/b/c/train.record", [encode_example(1)])
     write_config(project, READERS.replace("data/train.record", "a/b/c/train.record"))
     with pytest.raises(InputError, match=r"ln -s \S+/a/b/c records/train && ln -s \S+/data records/eval"):
         migrate()

@@ -22,8 +22,8 @@ def titles_of_edges(graph):
     return {(titles[source], label, titles[target]) for (source, target), label in graph.labels.items()}
 
 
-def test_model_without_warm_start_has_one_span(two_runs):
-    graph = graph_of(two_runs, 100)
+def test_model_without_warm_start_has_one_span_and_its_nodes_the_ids_of_the_store(two_runs):
+    graph, first = graph_of(two_runs, 100), two_runs.first
     assert titles_of_edges(graph) == {
         ("Data span 1", "", "Examples"),
         ("Examples", "", "Data checks: warned"),
@@ -36,13 +36,7 @@ def test_model_without_warm_start_has_one_span(two_runs):
         ("Evaluation: blessed", "", "Version 100"),
         ("Model", "", "Version 100"),
     }
-    assert graph.notes == []
-
-
-def test_node_ids_are_those_of_ml_metadata_and_the_record(two_runs):
-    graph = graph_of(two_runs, 100)
-    first = two_runs.first
-    assert graph.root == "version:100"
+    assert (graph.root, graph.notes) == ("version:100", [])
     assert {node.id for node in nodes_of(graph, "model")} == {f"artifact:{first['model']}"}
     assert {node.id for node in nodes_of(graph, "examples")} == {f"artifact:{first['examples']}"}
     assert [node.id for node in nodes_of(graph, "checkpoint")] == ["execution:3"]  # the third execution
@@ -124,14 +118,7 @@ def test_deleted_files_are_marked_and_other_facts_kept(own_runs):
     (own_runs.folder / "artifacts").rename(own_runs.folder / "elsewhere")
     graph = graph_of(own_runs, 100)
     gone = {node.title for node in graph.nodes.values() if node.files_gone}
-    assert gone == {
-        "Version 100",
-        "Model",
-        "Training",
-        "Examples",
-        "Data checks",
-        "Evaluation: blessed",
-    }
+    assert gone == {"Version 100", "Model", "Training", "Examples", "Data checks", "Evaluation: blessed"}
     evaluation = nodes_of(graph, "evaluation")[0]
     assert evaluation.lines == ("AP 0.250, AP50 0.375 on test", "files gone")
 
@@ -149,10 +136,8 @@ def test_invalid_files_are_ignored(own_runs):
         with open(path, "w", encoding="latin-1") as opened:
             opened.write(text)
     graph = graph_of(own_runs, 100)
-    assert [node.title for node in graph.nodes.values() if node.kind in ("check", "checkpoint")] == [
-        "Training",
-        "Data checks",
-    ]
+    titles = [node.title for node in graph.nodes.values() if node.kind in ("check", "checkpoint")]
+    assert titles == ["Training", "Data checks"]
     assert nodes_of(graph, "examples")[0].lines == (f"artifact {own_runs.first['examples']}",)
 
 
@@ -210,12 +195,9 @@ def test_hyperparameters_of_a_search_are_a_node(own_runs):
     assert ("Examples", "", "Hyperparameters") in titles_of_edges(graph)
 
 
-def test_unknown_version_is_refused_with_the_pushed_ones(two_runs):
+def test_unknown_version_and_metadata_of_another_workspace_are_refused(own_runs):
     with pytest.raises(InputError, match=r"push_record\.jsonl: version 7 .*100, 200"):
-        graph_of(two_runs, 7)
-
-
-def test_metadata_of_another_workspace_is_refused(own_runs):
+        graph_of(own_runs, 7)
     own_runs.push(300, "/elsewhere/model/6", 200)
     with pytest.raises(InputError, match=r"version 300.*/elsewhere/model/6.*--workspace"):
         graph_of(own_runs, 300)

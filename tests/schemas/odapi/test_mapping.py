@@ -64,18 +64,13 @@ def test_every_rule_has_a_reason():
             assert not isinstance(rule, Depends) or rule.when
 
 
-def test_harmless_value_has_the_type_of_its_field():
+def test_harmless_value_has_the_type_of_its_field_and_is_the_default():
     for name, field in FIELDS:
         rule = rule_of(name, field)
         if isinstance(rule, Refused) and rule.harmless is not NOTHING:
             assert field.kind != "message"
             assert not field.repeated
             assert type(rule.harmless) is type(field.default)
-
-
-def test_harmless_value_is_the_default():
-    for name, field in FIELDS:
-        rule = rule_of(name, field)
         is_value = field.kind != "message" and not field.repeated and not field.oneof
         if isinstance(rule, Refused) and is_value:
             assert rule.harmless == field.default, f"{name}.{field.name}"

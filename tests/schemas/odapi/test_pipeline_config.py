@@ -1,5 +1,6 @@
 """Single fields of a `pipeline.config`: each test changes a small complete file in one place."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,14 +10,7 @@ from detloom.schemas.errors import InputError
 from detloom.schemas.model.augmentations import RandomHorizontalFlip
 from detloom.schemas.model.config import Eval, InputReader
 from detloom.schemas.model.crop_augmentations import RandomCropImage
-from detloom.schemas.model.network import (
-    BatchNorm,
-    BiFpn,
-    ConvHyperparams,
-    Fpn,
-    L2Regularizer,
-    RandomNormalInitializer,
-)
+from detloom.schemas.model.network import BatchNorm, BiFpn, ConvHyperparams, Fpn, L2Regularizer, RandomNormalInitializer
 from detloom.schemas.model.optimizers import (
     ClipByGlobalNorm,
     CosineDecayLearningRate,
@@ -26,16 +20,19 @@ from detloom.schemas.model.optimizers import (
     MovingAverage,
     RmsPropOptimizer,
 )
-from detloom.schemas.odapi.pipeline_config import (
-    format_pipeline_config,
-    read_pipeline_config,
-    refusal,
-)
+from detloom.schemas.odapi.pipeline_config import format_pipeline_config, read_pipeline_config, refusal
 from detloom.schemas.reading.text_file import read_text_file
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 FPNLITE = (CONFIGS / "fpnlite.config").read_text()
 EFFICIENTDET = (CONFIGS / "efficientdet.config").read_text()
+
+
+def override_of(field):
+    """Return the path of a field such as `a.b[0].c: 1`, and the text that sets it: `a { b { c: 1 } }`."""
+    path, value = re.fullmatch(r"([^ :]+)(.*)", field).groups()
+    *outer, last = re.sub(r"\[\d+\]", "", path).split(".")
+    return path, "".join(f"{name} {{ " for name in outer) + last + value + " }" * len(outer)
 
 
 # --- complete files ---------------------------------------------------------------------------------------------------
@@ -117,34 +114,25 @@ def test_every_key_has_its_line(parse):
 
 
 @pytest.mark.parametrize(
-    ("override", "message"),
+    ("field", "message"),
     [
-        ("\ntrain_config { batch_size: 0 }", "override:2: train.batch_size: got 0, allowed: 1 or more."),
+        ("train_config.batch_size: 0", "override:1: train.batch_size: got 0, allowed: 1 or more."),
         (
-            "train_config { gradient_clipping_by_norm: -1 }",
+            "train_config.gradient_clipping_by_norm: -1",
             "override:1: train.gradient_clipping.norm: got -1.0, allowed",
         ),
+        ("train_config.gradient_clipping_by_norm: inf", "got inf, allowed"),
+        ("model.ssd.feature_extractor.fpn.max_level: 6", "model.anchor_generator.max_level: got 7, allow"),
+        ("model.ssd.loss.hard_example_miner {}", "override:1: model.loss.hard_example_miner: got "),
         (
-            "train_config { gradient_clipping_by_norm: inf }",
-            "got inf, allowed",
-        ),
-        (
-            "model { ssd { feature_extractor { fpn { max_level: 6 } } } }",
-            "model.anchor_generator.max_level: got 7, allow",
-        ),
-        (
-            "model { ssd { loss { hard_example_miner {} } } }",
-            "override:1: model.loss.hard_example_miner: got ",
-        ),
-        (
-            "model { ssd { post_processing { batch_non_max_suppression { max_total_detections: 5 } } } }",
+            "model.ssd.post_processing.batch_non_max_suppression.max_total_detections: 5",
             "max_detections_per_class: got 100, allowed: at most max_total_detections (5).",
         ),
     ],
 )
-def test_value_out_of_range_is_located(override, message, config_of):
+def test_value_out_of_range_is_located(field, message, config_of):
     with pytest.raises(InputError) as error:
-        config_of(FPNLITE, override)
+        config_of(FPNLITE, override_of(field)[1])
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -153,99 +141,65 @@ def test_value_out_of_range_is_located(override, message, config_of):
 
 
 @pytest.mark.parametrize(
-    ("override", "path", "reason"),
+    ("field", "reason"),
     [
         (
-            "model { faster_rcnn { second_stage_box_predictor { convolutional_box_predictor {} } } }",
-            "model.faster_rcnn.second_stage_box_predictor.convolutional_box_predictor",
+            "model.faster_rcnn.second_stage_box_predictor.convolutional_box_predictor {}",
             "not supported in model.faster_rcnn; supported: mask_rcnn_box_predictor",
         ),
         (
-            "model { ssd { box_predictor { mask_rcnn_box_predictor {} } } }",
-            "model.ssd.box_predictor.mask_rcnn_box_predictor",
+            "model.ssd.box_predictor.mask_rcnn_box_predictor {}",
             "not supported; supported: convolutional_box_predictor",
         ),
         (
-            "model { faster_rcnn { feature_extractor { type: 'faster_rcnn_resnet50_keras' conv_hyperparams {} } } }",
-            "model.faster_rcnn.feature_extractor.conv_hyperparams",
+            "model.faster_rcnn.feature_extractor.conv_hyperparams {} type: 'faster_rcnn_resnet50_keras'",
             "faster_rcnn_resnet50_keras does not have this field",
         ),
         (
-            "model { faster_rcnn { feature_extractor { type: 'faster_rcnn_nas_keras' } } }",
-            "model.faster_rcnn.feature_extractor.type",
+            "model.faster_rcnn.feature_extractor.type: 'faster_rcnn_nas_keras'",
             'got "faster_rcnn_nas_keras", allowed: faster_rcnn_resnet50_keras',
         ),
         (
-            "model { center_net { feature_extractor { type: 'resnet_v1_18_fpn' } } }",
-            "model.center_net.feature_extractor.type",
+            "model.center_net.feature_extractor.type: 'resnet_v1_18_fpn'",
             'got "resnet_v1_18_fpn", allowed: resnet_v1_50_fpn, resnet_v1_101_fpn, resnet_v2_50',
         ),
         (
-            "model { center_net { keypoint_estimation_task {} keypoint_estimation_task {} } }",
-            "model.center_net.keypoint_estimation_task[1]",
+            "model.center_net.keypoint_estimation_task[1] {} keypoint_estimation_task {}",
             "keypoints of more than one class are not supported",
         ),
         (
-            "model { center_net { keypoint_estimation_task { predict_depth: true } } }",
-            "model.center_net.keypoint_estimation_task[0].predict_depth",
+            "model.center_net.keypoint_estimation_task[0].predict_depth: true",
             "got true, allowed: false; the depth of keypoints is not supported",
         ),
         (
-            "model { center_net { keypoint_estimation_task { candidate_ranking_mode: 'score_distance_ratio' } } }",
-            "model.center_net.keypoint_estimation_task[0].candidate_ranking_mode",
+            "model.center_net.keypoint_estimation_task[0].candidate_ranking_mode: 'score_distance_ratio'",
             'got "score_distance_ratio", allowed: min_distance; the nearest candidate is taken',
         ),
+        ("model.ssd.feature_extractor.type: 'ssd_mobilenet_v2_fpn'", "got"),
+        ("model.ssd.feature_extractor.num_layers: 6", "ssd_mobilen"),
+        ("model.ssd.matcher.bipartite_matcher {}", "not supported"),
+        ("model.ssd.image_resizer.identity_resizer {}", "not"),
+        ("model.ssd.image_resizer.fixed_shape_resizer.convert_to_grayscale: true", "got true, allowed: false; "),
+        ("eval_input_reader[1] { shuffle: true }", "evaluation reads only the first"),
+        ("eval_config.metrics_set: 'pascal_voc_metrics'", "got ["),
+        ("train_input_reader.load_instance_masks: true", "mask_type is NUMERICAL_MASKS, which is also its default"),
+        ("train_input_reader.keypoint_type_weight: [0.5]", "weights of single keypoints are not supported"),
+        ("eval_config.parameterized_metric[1] {} parameterized_metric {}", "a model has keypoints of one class"),
         (
-            "model { ssd { feature_extractor { type: 'ssd_mobilenet_v2_fpn' } } }",
-            "model.ssd.feature_extractor.type",
-            "got",
-        ),
-        (
-            "model { ssd { feature_extractor { num_layers: 6 } } }",
-            "model.ssd.feature_extractor.num_layers",
-            "ssd_mobilen",
-        ),
-        ("model { ssd { matcher { bipartite_matcher {} } } }", "model.ssd.matcher.bipartite_matcher", "not supported"),
-        ("model { ssd { image_resizer { identity_resizer {} } } }", "model.ssd.image_resizer.identity_resizer", "not"),
-        (
-            "model { ssd { image_resizer { fixed_shape_resizer { convert_to_grayscale: true } } } }",
-            "model.ssd.image_resizer.fixed_shape_resizer.convert_to_grayscale",
-            "got true, allowed: false; ",
-        ),
-        ("eval_input_reader { shuffle: true }", "eval_input_reader[1]", "evaluation reads only the first"),
-        ("eval_config { metrics_set: 'pascal_voc_metrics' }", "eval_config.metrics_set", "got ["),
-        (
-            "train_input_reader { load_instance_masks: true }",
-            "train_input_reader.load_instance_masks",
-            "mask_type is NUMERICAL_MASKS, which is also its default",
-        ),
-        (
-            "train_input_reader { keypoint_type_weight: [0.5] }",
-            "train_input_reader.keypoint_type_weight",
-            "weights of single keypoints are not supported",
-        ),
-        (
-            "eval_config { parameterized_metric {} parameterized_metric {} }",
-            "eval_config.parameterized_metric[1]",
-            "a model has keypoints of one class",
-        ),
-        (
-            "train_config { load_all_detection_checkpoint_vars: true }",
-            "train_config.load_all_detection_checkpoint_vars",
+            "train_config.load_all_detection_checkpoint_vars: true",
             "got true, allowed: false; the TF2 loop rejects it too",
         ),
         (
-            "train_config { fine_tune_checkpoint_type: 'segmentation' }",
-            "train_config.fine_tune_checkpoint_type",
+            "train_config.fine_tune_checkpoint_type: 'segmentation'",
             'got "segmentation", allowed: classification, detection, full',
         ),
-        ("graph_rewriter {}", "graph_rewriter", "quantization-aware training is not supported"),
-        ("train_config { data_augmentation_options { rgb_to_gray {} } }", "", "returns images with one channel"),
+        ("graph_rewriter {}", "quantization-aware training is not supported"),
+        ("train_config.data_augmentation_options[2].rgb_to_gray {}", "returns images with one channel"),
     ],
 )
-def test_unsupported_field_is_refused(override, path, reason, refused):
+def test_unsupported_field_is_refused(field, reason, refused):
+    path, override = override_of(field)
     found = refused(override)
-    path = path or "train_config.data_augmentation_options[2].rgb_to_gray"
     assert next(iter(found)) == path
     assert found[path].startswith(reason)
 

@@ -72,16 +72,12 @@ def test_checkpoint_is_relative_to_the_run_file(tmp_path, monkeypatch, written, 
     assert run.train.fine_tune_checkpoint == read.format(folder=tmp_path)
 
 
-def test_workspace_argument_replaces_the_workspace(tmp_path):
-    assert read_run_file(write(tmp_path, TEXT), tmp_path / "ws").workspace == str(tmp_path / "ws")
-
-
-def test_data_and_artifacts_may_be_in_a_bucket(tmp_path, monkeypatch):
+def test_data_and_artifacts_may_be_in_a_bucket_and_the_workspace_an_argument(tmp_path, monkeypatch):
     monkeypatch.setenv("BUCKET", "gs://bucket")
     text = TEXT.replace("path: photos", "path: '${BUCKET}/photos'") + "pipeline_root: '${BUCKET}/root/'\n"
     run = read_run_file(write(tmp_path, text), tmp_path / "ws")
     assert (run.data.path, run.pipeline_root) == ("gs://bucket/photos", "gs://bucket/root")
-    assert run.push_to == str(tmp_path / "ws" / "serving")
+    assert (run.workspace, run.push_to) == (str(tmp_path / "ws"), str(tmp_path / "ws" / "serving"))
 
 
 @pytest.mark.parametrize(
@@ -93,16 +89,12 @@ def test_other_places_of_data_and_artifacts_are_refused(tmp_path, key, value):
         read_run_file(write(tmp_path, text))
 
 
-def test_environment_variables_are_expanded_in_paths(tmp_path, monkeypatch):
+def test_environment_variables_are_expanded_in_paths_and_nowhere_else(tmp_path, monkeypatch):
     monkeypatch.setenv("PHOTOS", str(tmp_path / "elsewhere"))
     (tmp_path / "elsewhere" / "x").mkdir(parents=True)
-    run = read_run_file(write(tmp_path, TEXT.replace("path: photos", "path: '${PHOTOS}/x'")))
+    text = TEXT.replace("path: photos", "path: '${PHOTOS}/x'").replace("train: a", "train: '${PHOTOS}'")
+    run = read_run_file(write(tmp_path, text))
     assert run.data.path == str(tmp_path / "elsewhere" / "x")
-
-
-def test_environment_variables_are_expanded_nowhere_else(tmp_path, monkeypatch):
-    monkeypatch.setenv("PHOTOS", "a")
-    run = read_run_file(write(tmp_path, TEXT.replace("train: a", "train: '${PHOTOS}'")))
     assert run.data.splits.train == "${PHOTOS}"
 
 
@@ -110,11 +102,6 @@ def test_unset_variable_is_located(tmp_path, monkeypatch):
     monkeypatch.delenv("PHOTOS", raising=False)
     with pytest.raises(InputError, match=r"run\.yaml:3: data\.path: the environment variable PHOTOS is not set"):
         read_run_file(write(tmp_path, TEXT.replace("path: photos", "path: '${PHOTOS}'")))
-
-
-def test_missing_data_folder_is_located(tmp_path):
-    with pytest.raises(InputError, match=r"run\.yaml:3: data\.path: got 'nowhere'"):
-        read_run_file(write(tmp_path, TEXT.replace("path: photos", "path: nowhere")))
 
 
 def test_span_in_the_data_path_is_kept(tmp_path):
@@ -131,36 +118,21 @@ def test_default_detector_provides_the_sections(tmp_path):
     assert run.config.model is run.model
 
 
-def test_named_preset_provides_the_sections(tmp_path):
-    run = read_run_file(write(tmp_path, TEXT + "detector: efficientdet_d0\n"))
-    assert run.model == find_preset("efficientdet_d0").config.model
-
-
-def test_pipeline_config_is_relative_to_the_run_file(tmp_path):
+def test_a_named_preset_or_a_file_beside_the_run_file_provides_the_sections(tmp_path):
     from detloom.schemas.odapi.pipeline_config import format_pipeline_config
 
     (tmp_path / "my.config").write_text(format_pipeline_config(find_preset("efficientdet_d1").config))
-    run = read_run_file(write(tmp_path, TEXT + "detector: my.config\n"))
-    assert run.model == find_preset("efficientdet_d1").config.model
-    assert run.train.batch_size == 2
+    for detector, preset in (("efficientdet_d0", "efficientdet_d0"), ("my.config", "efficientdet_d1")):
+        run = read_run_file(write(tmp_path, f"{TEXT}detector: {detector}\n"))
+        assert run.model == find_preset(preset).config.model
+        assert run.train.batch_size == 2
 
 
-def test_overrides_replace_values_of_the_file(tmp_path):
-    run = read_run_file(
-        write(tmp_path, TEXT),
-        overrides=[
-            parse_set("train.batch_size=4"),
-            parse_set("gates.baseline.min_ap_change=-0.5"),
-            parse_set("name=dogs"),
-        ],
-    )
+def test_overrides_replace_values_of_the_file_and_keep_its_sections(tmp_path):
+    settings = ("train.batch_size=4", "gates.baseline.min_ap_change=-0.5", "name=dogs", "detector=efficientdet_d2")
+    run = read_run_file(write(tmp_path, TEXT), overrides=[parse_set(setting) for setting in settings])
     assert (run.train.batch_size, run.gates.baseline.min_ap_change, run.name) == (4, -0.5, "dogs")
-
-
-def test_overriding_the_detector_keeps_the_sections_of_the_file(tmp_path):
-    run = read_run_file(write(tmp_path, TEXT), overrides=[parse_set("detector=efficientdet_d2")])
-    assert run.model == find_preset("efficientdet_d2").config.model
-    assert run.train.batch_size == 2
+    assert (run.model, run.train.num_steps) == (find_preset("efficientdet_d2").config.model, 3)
 
 
 @pytest.mark.parametrize(
@@ -210,6 +182,7 @@ def test_overriding_the_detector_keeps_the_sections_of_the_file(tmp_path):
             r"run\.yaml:3: gates\.changes: got the slice 'camra=north', allowed: .*camera",
         ),
         ("test: c", "test: a", r"run\.yaml:3: data\.splits\.test: got 'a', allowed: another split than train"),
+        ("path: photos", "path: nowhere", r"run\.yaml:3: data\.path: got 'nowhere'"),
         ("path: photos", "path: 's3://ann:hunter2@b/x'", r"data\.path: got 's3://\(hidden\)@b/x', allowed: a folder"),
         ("name: cats", 'name: cats\nworkspace: "a\\0b"', r"run\.yaml:3: workspace: got 'a\\x00b', allowed: a fold"),
         ("name: cats", "name: cats\ndetector: run.yaml", r"run\.yaml:3: detector: .*run\.yaml: .*run file"),
@@ -220,6 +193,11 @@ def test_overriding_the_detector_keeps_the_sections_of_the_file(tmp_path):
             "name: cats",
             "name: cats\ndetector: efficientdet_d9",
             r"run\.yaml:3: detector: .*Did you mean 'efficientdet_d",
+        ),
+        (
+            "name: cats",
+            "name: cats\nnodes: [{node: Trainer}, {node: '*'}, {node: Trainer}]",
+            r"run\.yaml:3: nodes: .*'Trainer' appears twice",
         ),
         ("name: cats", "name: cats\ndetector: 3", r"run\.yaml:3: detector: got 3, allowed"),
         ("train: {batch_size: 2, num_steps: 3}", "train:", r"run\.yaml:4: train: got null, allowed: a mapping"),
@@ -274,8 +252,3 @@ def test_trainer_and_tuner_sections_are_read(tmp_path):
 def test_invalid_search_is_rejected(tmp_path, search, message):
     with pytest.raises(InputError, match=rf"run\.yaml:5: {message}"):
         read_run_file(write(tmp_path, f"{TEXT}tuner: {{steps_per_trial: 3, {search}}}\n"))
-
-
-def test_two_entries_for_a_node_are_rejected(tmp_path):
-    with pytest.raises(InputError, match=r"run\.yaml:\d+: nodes: .*'Trainer' appears twice"):
-        read_run_file(write(tmp_path, TEXT + "nodes: [{node: Trainer}, {node: '*'}, {node: Trainer}]\n"))

@@ -10,7 +10,7 @@ from detloom.schemas.run_file.schedule import Retrain, Schedule, parse_cron
 BERLIN = ZoneInfo("Europe/Berlin")
 
 
-def next_times(cron: str, after: str, count: int = 1, zone: ZoneInfo | timezone = timezone.utc) -> list[str]:
+def next_times(cron: str, after: str, count: int, zone: ZoneInfo | timezone) -> list[str]:
     moment, found = datetime.fromisoformat(after).replace(tzinfo=zone), []
     for _ in range(count):
         following = parse_cron(cron).next_after(moment)
@@ -22,51 +22,33 @@ def next_times(cron: str, after: str, count: int = 1, zone: ZoneInfo | timezone 
 
 def test_fields_are_sets_of_numbers():
     cron = parse_cron("*/20 1-3 1,15 JAN,dec mon-FRI")
-    assert cron.minutes == {0, 20, 40}
-    assert cron.hours == {1, 2, 3}
-    assert cron.days == {1, 15}
-    assert cron.months == {1, 12}
+    assert (cron.minutes, cron.hours, cron.days, cron.months) == ({0, 20, 40}, {1, 2, 3}, {1, 15}, {1, 12})
     assert cron.weekdays == {1, 2, 3, 4, 5}
-
-
-def test_sunday_is_0_and_7():
     assert parse_cron("0 0 * * 7").weekdays == parse_cron("0 0 * * sun").weekdays == {0}
     assert parse_cron("0 0 * * 5-7").weekdays == {5, 6, 0}
 
 
-def test_next_time_is_later_than_the_given_time():
-    assert next_times("0 3 * * *", "2026-01-31T03:00", 2) == ["2026-02-01 03:00", "2026-02-02 03:00"]
-    assert next_times("0 3 * * *", "2026-01-31T02:59:59") == ["2026-01-31 03:00"]
+@pytest.mark.parametrize(
+    ("cron", "after", "zone", "following"),
+    [
+        ("0 3 * * *", "2026-01-31T03:00", timezone.utc, ["2026-02-01 03:00", "2026-02-02 03:00"]),  # later, not equal
+        ("0 3 * * *", "2026-01-31T02:59:59", timezone.utc, ["2026-01-31 03:00"]),
+        # Either day field matches if both are restricted: Friday 11 December 2026, then Sunday 13.
+        ("0 0 13 * 5", "2026-12-04T12:00", timezone.utc, ["2026-12-11 00:00", "2026-12-13 00:00"]),
+        # Both must match if one starts with a star: odd days that are Mondays (the 16th is even).
+        ("0 0 */2 * 1", "2026-11-03T00:00", timezone.utc, ["2026-11-09 00:00", "2026-11-23 00:00"]),
+        ("0 0 29 2 *", "2096-03-01T00:00", timezone.utc, ["2104-02-29 00:00"]),  # 2100 is not a leap year
+        ("0 0 30 2 1", "2026-02-01T00:00", timezone.utc, ["2026-02-02 00:00"]),  # 30 February or a Monday
+        ("30 2 * * *", "2026-03-28T12:00", BERLIN, ["2026-03-30 02:30"]),  # omitted by summer time
+        # On 25 October 2026 clocks go back from 03:00 to 02:00; 02:30 is 00:30 and 01:30 UTC, and counts once.
+        ("30 2 * * *", "2026-10-24T12:00", BERLIN, ["2026-10-25 02:30", "2026-10-26 02:30"]),
+    ],
+)
+def test_next_times(cron, after, zone, following):
+    assert next_times(cron, after, len(following), zone) == following
 
 
-def test_either_day_field_matches_if_both_are_restricted():
-    # 13 November 2026 is a Friday; the next days are Friday 20, Friday 27, Friday 4 and Friday 11, then Sunday 13.
-    days = next_times("0 0 13 * 5", "2026-11-13T12:00", 5)
-    assert days == [
-        "2026-11-20 00:00",
-        "2026-11-27 00:00",
-        "2026-12-04 00:00",
-        "2026-12-11 00:00",
-        "2026-12-13 00:00",
-    ]
-
-
-def test_both_day_fields_must_match_if_one_starts_with_a_star():
-    # Odd days that are Mondays: 2026-11-09 and 2026-11-23 (the 16th is even).
-    assert next_times("0 0 */2 * 1", "2026-11-03T00:00", 2) == ["2026-11-09 00:00", "2026-11-23 00:00"]
-
-
-def test_29_february_is_found_across_2100():
-    assert next_times("0 0 29 2 *", "2096-03-01T00:00") == ["2104-02-29 00:00"]  # 2100 is not a leap year
-
-
-def test_time_omitted_by_summer_time_is_skipped():
-    assert next_times("30 2 * * *", "2026-03-28T12:00", zone=BERLIN) == ["2026-03-30 02:30"]
-
-
-def test_repeated_time_counts_once():
-    # On 25 October 2026 clocks go back from 03:00 to 02:00; 02:30 is 00:30 and 01:30 UTC.
-    assert next_times("30 2 * * *", "2026-10-24T12:00", 2, BERLIN) == ["2026-10-25 02:30", "2026-10-26 02:30"]
+def test_of_a_repeated_time_the_first_counts():
     first = parse_cron("30 2 * * *").next_after(datetime(2026, 10, 24, 12, tzinfo=BERLIN))
     assert first is not None
     assert first.utcoffset() == timedelta(hours=2)
@@ -104,21 +86,13 @@ def test_invalid_cron_expression_is_rejected(cron, message):
         parse_cron(cron)
 
 
-def test_30_february_is_allowed_with_a_day_of_the_week():
-    assert next_times("0 0 30 2 1", "2026-02-01T00:00") == ["2026-02-02 00:00"]  # a Monday
-
-
 def test_times_use_the_time_zone_of_the_schedule_by_default():
     schedule = Schedule(cron="0 3 * * *", timezone="Europe/Berlin", start="2026-07-01T03:00", end="2026-12-31T03:00Z")
     assert schedule.start_time == datetime(2026, 7, 1, 1, 0, tzinfo=timezone.utc)  # summer time: two hours ahead
     assert schedule.end_time == datetime(2026, 12, 31, 3, 0, tzinfo=timezone.utc)
     offset = Schedule(cron="0 3 * * *", start="2026-07-01T03:00-05:00")
+    assert offset.end_time is None
     assert offset.start_time == datetime(2026, 7, 1, 8, 0, tzinfo=timezone.utc)
-
-
-def test_start_and_end_are_optional():
-    schedule = Schedule(cron="0 3 * * *")
-    assert (schedule.start_time, schedule.end_time) == (None, None)
 
 
 @pytest.mark.parametrize(

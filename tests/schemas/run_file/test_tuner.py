@@ -119,18 +119,16 @@ def test_default_space_is_rate_augmentation_and_anchors():
     assert [search.key for search in search_space(TunerSettings(), config_with())] == [expected[0].key, expected[2].key]
 
 
-def test_ends_of_ranges_are_checked():
-    space = (SearchRange(key="train.optimizer.momentum", min=0.5, max=1.5),)
-    with pytest.raises(InputError, match=r"hyperparameter train\.optimizer\.momentum"):
-        search_space(TunerSettings(space=space), config_with())
-
-
-def test_whole_numbers_need_choices():
+def test_ends_of_ranges_are_checked_and_whole_numbers_need_choices():
     choices = (SearchRange(key="train.batch_size", choices=(2.0, 4.0)),)
     assert search_space(TunerSettings(space=choices), config_with()) == choices
-    space = (SearchRange(key="train.batch_size", min=2, max=4),)
-    with pytest.raises(InputError, match=r"^train\.batch_size: .*2\.6\d*, .* Set choices instead\.$"):
-        search_space(TunerSettings(space=space), config_with())
+    for key, ends, message in (
+        ("train.optimizer.momentum", (0.5, 1.5), r"hyperparameter train\.optimizer\.momentum"),
+        ("train.batch_size", (2, 4), r"^train\.batch_size: .*2\.6\d*, .* Set choices instead\.$"),
+    ):
+        space = (SearchRange(key=key, min=ends[0], max=ends[1]),)
+        with pytest.raises(InputError, match=message):
+            search_space(TunerSettings(space=space), config_with())
 
 
 def test_ends_of_ranges_are_checked_together():
@@ -161,13 +159,9 @@ def test_invalid_range_is_rejected(settings, message):
         SearchRange(**settings)
 
 
-def test_a_seed_that_the_algorithms_cannot_use_is_rejected():
+def test_duplicate_keys_and_a_seed_that_the_algorithms_cannot_use_are_rejected():
     assert TunerSettings(seed=2**32 - 2)
     with pytest.raises(InputError, match=r"^seed: got 4294967295, allowed: 0 up to 2\*\*32 - 1"):
         TunerSettings(seed=2**32 - 1)
-
-
-def test_duplicate_keys_of_a_tuner_are_rejected():
-    twice = (SearchRange(key="train.seed", choices=(1.0,)),) * 2
     with pytest.raises(InputError, match=r"^space: .*'train.seed' appears twice"):
-        TunerSettings(space=twice)
+        TunerSettings(space=(SearchRange(key="train.seed", choices=(1.0,)),) * 2)
