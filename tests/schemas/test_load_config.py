@@ -1,4 +1,3 @@
-import json
 from dataclasses import replace
 
 import pytest
@@ -39,76 +38,61 @@ def test_hash_depends_on_content_only(load_here):
     assert content_hash(config) == content_hash(replace(config, train=replace(config.train)))
 
 
-def test_new_batch_size_keeps_the_batch_size_of_the_rate(load_here):
+@pytest.mark.parametrize(
+    ("setting", "written_for"),
+    [
+        ("train.batch_size=4", 128),
+        ("train.optimizer.learning_rate.learning_rate_base=0.04", None),
+        ("train.optimizer.learning_rate.warmup_steps=10", 128),  # leaves the rate as it is
+        ("train.optimizer.learning_rate={type: CosineDecayLearningRate, total_steps: 1500}", 128),  # the same type
+    ],
+)
+def test_a_new_rate_clears_its_batch_size_and_a_new_batch_size_keeps_it(load_here, setting, written_for):
+    assert load_here("train.batch_size=8", setting).train.learning_rate_batch_size == written_for
     assert load_here("train.batch_size=8").train.learning_rate_batch_size == 128
-    assert load_here("train.batch_size=8", "train.batch_size=4").train.learning_rate_batch_size == 128
-
-
-def test_new_rate_clears_the_batch_size_of_the_rate(load_here):
-    rate = "train.optimizer.learning_rate.learning_rate_base=0.04"
-    assert load_here("train.batch_size=8", rate).train.learning_rate_batch_size is None
-    warmup = "train.optimizer.learning_rate.warmup_steps=10"  # leaves the rate as it is
-    assert load_here("train.batch_size=8", warmup).train.learning_rate_batch_size == 128
-
-
-def test_unknown_key_suggests_the_closest(load_here):
-    message = r"^--set train\.batchsize: unknown key, allowed: .*'batch_size'\?$"
-    with pytest.raises(InputError, match=message):
-        load_here("train.batchsize=8")
-
-
-def test_value_out_of_range_names_its_setting(load_here):
-    with pytest.raises(InputError, match=r"^--set train\.batch_size: got 0, allowed: 1 or more"):
-        load_here("train.batch_size=0")
-
-
-def test_coarsest_level_out_of_range_is_named_not_the_finest(load_here):
-    for part in ("anchor_generator", "feature_extractor.neck"):
-        with pytest.raises(InputError, match=r"max_level: got 99, allowed: 3 \(min_level\) to 9"):
-            load_here(f"model.{part}.max_level=99")
-
-
-def test_invalid_list_is_shown_as_it_is_written(load_here):
-    with pytest.raises(InputError, match=r"aspect_ratios: got \[0\.0\], allowed: at least one, all above 0"):
-        load_here("model.anchor_generator.aspect_ratios=[0]")
-
-
-@pytest.mark.parametrize("text", ["{", "[" * 100_000, "\x00"])
-def test_invalid_json_is_rejected_with_line(tmp_path, load_here, text):
-    (tmp_path / "config.json").write_text(text)
-    with pytest.raises(InputError, match=r"config\.json:\d+: "):
-        load_here(source="config.json")
-
-
-def test_json_that_is_not_a_mapping_is_rejected(tmp_path, load_here):
-    (tmp_path / "config.json").write_text(json.dumps([1]))
-    with pytest.raises(InputError, match=r"config\.json:1: got \[1\], allowed: a mapping"):
-        load_here(source="config.json")
-
-
-def test_override_of_an_invalid_config_json_is_rejected(tmp_path, load_here):
-    (tmp_path / "config.json").write_text('{"train": [1]}')
-    with pytest.raises(InputError, match=r"config\.json:1: key 'model' is missing"):
-        load_here("train.batch_size=8", source="config.json")
-
-
-def test_restated_type_of_the_rate_is_no_change(load_here):
-    same = "train.optimizer.learning_rate={type: CosineDecayLearningRate, total_steps: 1500}"
-    assert load_here("train.batch_size=8", same).train.learning_rate_batch_size == 128
-
-
-def test_setting_the_same_batch_size_changes_nothing(load_here):
     assert load_here("train.batch_size=128") == load_here()
 
 
-def test_both_contradicting_settings_are_located(load_here):
-    setting = "train.optimizer.learning_rate.learning_rate_base=0.01"
-    message = (
-        r"^preset .*warmup_learning_rate: got 0\.026666, allowed: 0 to learning_rate_base \(0\.01\)\. "
-        r"\(.*learning_rate_base: --set .*learning_rate_base\)$"
-    )
+RATE = "train.optimizer.learning_rate.learning_rate_base"
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("train.batchsize=8", r"^--set train\.batchsize: unknown key, allowed: .*'batch_size'\?$"),
+        ("train.batch_size=0", r"^--set train\.batch_size: got 0, allowed: 1 or more"),
+        # the coarsest level, not the finest
+        ("model.anchor_generator.max_level=99", r"max_level: got 99, allowed: 3 \(min_level\) to 9"),
+        ("model.feature_extractor.neck.max_level=99", r"max_level: got 99, allowed: 3 \(min_level\) to 9"),
+        (
+            "model.anchor_generator.aspect_ratios=[0]",
+            r"aspect_ratios: got \[0\.0\], allowed: at least one, all above 0",
+        ),
+        (  # both contradicting settings are located
+            f"{RATE}=0.01",
+            r"^preset .*warmup_learning_rate: got 0\.026666, allowed: 0 to learning_rate_base \(0\.01\)\. "
+            r"\(.*learning_rate_base: --set .*learning_rate_base\)$",
+        ),
+    ],
+)
+def test_a_wrong_setting_is_located(load_here, setting, message):
     with pytest.raises(InputError, match=message):
         load_here(setting)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        *((text, r"config\.json:\d+: ") for text in ("{", "[" * 100_000, "\x00")),
+        ("[1]", r"config\.json:1: got \[1\], allowed: a mapping"),
+        ('{"train": [1]}', r"config\.json:1: key 'model' is missing"),
+    ],
+)
+def test_invalid_json_is_rejected_with_its_line(tmp_path, load_here, text, message):
+    (tmp_path / "config.json").write_text(text)
+    for settings in ((), ("train.batch_size=8",)):
+        with pytest.raises(InputError, match=message):
+            load_here(*settings, source="config.json")
 
 
 def test_schedule_of_a_preset_follows_num_steps_unless_it_is_written(tmp_path):

@@ -3,9 +3,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from click.testing import CliRunner
+from command_line import detloom_command
 
-from detloom.pipelines.cli import cli
 from detloom.schemas.errors import InputError
 
 RUN_FILE = """
@@ -30,7 +29,7 @@ def run_file(tmp_path, monkeypatch):
 
 
 def compile_with(*arguments):
-    result = CliRunner().invoke(cli, ["compile", *map(str, arguments)])
+    result = detloom_command("compile", *arguments)
     if isinstance(result.exception, InputError):
         raise result.exception
     assert result.exit_code == 0, result.output
@@ -84,6 +83,5 @@ def test_a_failed_write_keeps_the_old_file(run_file, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("detloom.pipelines.commands.compile.write_text_file", fail)
-    result = CliRunner().invoke(cli, ["compile", str(run_file)])
-    assert isinstance(result.exception, OSError)
+    assert isinstance(detloom_command("compile", run_file).exception, OSError)
     assert Path("cells.json").read_text() == "old"

@@ -18,15 +18,9 @@ MODULE = "detloom.pipelines.container.entrypoint"
 IMPORT_SCHEMA = "tfx.components.schema_gen.import_schema_gen.executor.Executor"
 
 
-def run(arguments, root):
-    variables = {"PYTHONPATH": str(Path(detloom.__file__).parents[1]), "DETLOOM_STORAGE_ROOT": root}
-    return subprocess.run(
-        [sys.executable, "-m", MODULE, *arguments],
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def run(*arguments, root=""):
+    environment = {**os.environ, "PYTHONPATH": str(Path(detloom.__file__).parents[1]), "DETLOOM_STORAGE_ROOT": root}
+    return subprocess.run([sys.executable, *arguments], env=environment, capture_output=True, text=True, check=False)
 
 
 def flags(invocation="{}", inputs_spec="{}", code=f"{MODULE}={'0' * 16}", place="kubeflow", executor=IMPORT_SCHEMA):
@@ -40,7 +34,7 @@ def flags(invocation="{}", inputs_spec="{}", code=f"{MODULE}={'0' * 16}", place=
 def test_a_task_writes_the_output_that_its_backend_reads(backend, schema_address, schema_file):
     invocation, inputs_spec = backend.arguments({"schema": "tfx.Schema"}, parameters={"schema_file": schema_address})
     arguments = flags(invocation, inputs_spec, describe_code(MODULE), backend.place)
-    done = run([*arguments, "--direct_num_workers=1"], backend.storage.root)
+    done = run("-m", MODULE, *arguments, "--direct_num_workers=1", root=backend.storage.root)
     assert done.returncode == 0, done.stderr
     (schema,) = backend.read_output().artifacts["schema"].artifacts
     assert schema.uri == f"{backend.address}/schema"
@@ -57,13 +51,7 @@ def test_an_image_with_other_code_is_refused_before_tensorflow_is_imported(modul
         "import sys; from detloom.pipelines.container.entrypoint import main; code = main(sys.argv[1:]);"
         "assert not {'tensorflow', 'tfx'} & set(sys.modules); sys.exit(code)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", check, *flags(code=f"{module}=0123456789abcdef")],
-        env={**os.environ, "PYTHONPATH": str(Path(detloom.__file__).parents[1])},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run("-c", check, *flags(code=f"{module}=0123456789abcdef"))
     assert done.returncode == 1
     assert re.fullmatch(rf"error: [^\n]*0123456789abcdef[^\n]*{re.escape(module)}[^\n]*\n", done.stderr)
 
@@ -132,14 +120,14 @@ def test_unknown_arguments_are_passed_to_beam():
     assert beam_args == ["--runner=DataflowRunner", "--labels=a=b"]
 
 
-@pytest.mark.parametrize("seconds", ["0", "-5", "nan", "soon"])
-def test_an_invalid_time_limit_is_refused(seconds, capsys):
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        *(([*flags(), "--time_limit_seconds", each], "--time_limit_seconds") for each in ("0", "-5", "nan", "soon")),
+        (flags(executor=""), "--executor_class_path or --driver is needed"),
+    ],
+)
+def test_invalid_arguments_are_refused(arguments, message, capsys):
     with pytest.raises(SystemExit):
-        entrypoint.parse_flags([*flags(), "--time_limit_seconds", seconds])
-    assert "--time_limit_seconds" in capsys.readouterr().err
-
-
-def test_a_task_without_executor_and_driver_is_refused(capsys):
-    with pytest.raises(SystemExit):
-        entrypoint.parse_flags(flags(executor=""))
-    assert "--executor_class_path or --driver is needed" in capsys.readouterr().err
+        entrypoint.parse_flags(arguments)
+    assert message in capsys.readouterr().err

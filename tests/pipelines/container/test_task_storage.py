@@ -27,25 +27,19 @@ def test_the_root_of_mounts_can_be_changed():
 
 
 @pytest.mark.parametrize("runner", ["DataflowRunner", "FlinkRunner"])
-def test_remote_workers_have_no_mounts(runner):
+def test_local_workers_have_mounts_and_remote_ones_none(runner):
     storage = TaskStorage.of_container({}, ["--labels=a=b", f"--runner={runner}"])
     assert storage.local_path("gs://bucket/x") == "gs://bucket/x"
     assert storage.bucket_folder("gs://bucket/x") is None
-
-
-def test_local_workers_have_mounts():
     assert TaskStorage.of_container({}, ["--runner=DirectRunner", "--direct_num_workers=2"]) == TaskStorage()
 
 
-def test_an_address_outside_of_its_bucket_is_refused():
-    with pytest.raises(InputError, match=r"gs://bucket/\.\./other/x: '\.\.' is not allowed"):
-        TaskStorage().local_path("gs://bucket/../other/x")
-
-
-def test_a_bucket_maps_to_a_folder():
+def test_a_bucket_maps_to_a_folder_which_an_address_cannot_leave():
     assert TaskStorage().bucket_folder("gs://bucket/a/b") == "/gcs/bucket"
     assert TaskStorage().bucket_folder("gs://bucket") == "/gcs/bucket"
     assert TaskStorage().bucket_folder("/data/digits") is None
+    with pytest.raises(InputError, match=r"gs://bucket/\.\./other/x: '\.\.' is not allowed"):
+        TaskStorage().local_path("gs://bucket/../other/x")
 
 
 def test_only_known_paths_are_converted_back():

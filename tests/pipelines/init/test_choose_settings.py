@@ -20,10 +20,8 @@ def test_a_data_set_without_splits_is_divided(make_scan):
     scan = make_scan()
     choices = choose_settings(scan, "cells", "balanced")
     assert choices.settings["data"]["split_by_ratio"] == {"train": 0.75, "eval": 0.1, "test": 0.15}
-    assert (
-        "about 15 test objects, an AP50 of 0.9 is uncertain by at least 0.15"
-        in (choices.reasons["data.split_by_ratio"])
-    )
+    reason = choices.reasons["data.split_by_ratio"]
+    assert "about 15 test objects, an AP50 of 0.9 is uncertain by at least 0.15" in reason
 
 
 def test_splits_of_the_data_set_are_used(make_coco):
@@ -75,61 +73,49 @@ def test_augmentations_of_extreme_images_are_valid(make_scan, image_hw):
     RandomCropImage(**{key: value for key, value in crop.items() if key != "type"})
 
 
-def test_anchors_fit_long_objects(make_scan):
-    anchors = choose_settings(make_scan((0.5, 0.1)), "cells", "balanced").settings["model"]["anchor_generator"]
-    assert max(anchors["aspect_ratios"]) < 0.4  # 0.1 * 416 / (0.5 * 320) = 0.26
+def test_anchors_fit_long_objects_and_large_objects_get_another_level(make_scan):
+    def anchors_of(size):
+        return choose_settings(make_scan(size), "cells", "balanced").settings["model"]["anchor_generator"]
+
+    assert max(anchors_of((0.5, 0.1))["aspect_ratios"]) < 0.4  # 0.1 * 416 / (0.5 * 320) = 0.26
+    assert anchors_of((0.9, 0.9))["max_level"] == 7
 
 
-def test_large_objects_get_another_level(make_scan):
-    anchors = choose_settings(make_scan((0.9, 0.9)), "cells", "balanced").settings["model"]["anchor_generator"]
-    assert anchors["max_level"] == 7
+def limited(scan, seconds, spent=0):
+    """Return the settings for half a second a step."""
+    choices = choose_settings(scan, "cells", "balanced")
+    limit_time(choices, scan, "balanced", 0.5, seconds, spent=spent)
+    return choices
 
 
 def test_the_schedule_fits_the_time(make_scan):
-    scan = make_scan()
-    choices = choose_settings(scan, "cells", "balanced")
-    limit_time(choices, scan, "balanced", 0.5, 400, spent=0)
-    train = choices.settings["train"]
+    settings = limited(make_scan(), 400).settings
+    train = settings["train"]
     assert recipes.run_seconds(0.5 * train["num_steps"]) <= 400 < recipes.run_seconds(0.5 * (train["num_steps"] + 1))
     assert train["optimizer"]["learning_rate"]["total_steps"] == train["num_steps"]
-    assert choices.settings["eval"]["evaluate_every"] * 4 >= train["num_steps"]
+    assert settings["eval"]["evaluate_every"] * 4 >= train["num_steps"]
+    later = limited(make_scan(), 400, spent=100).settings["train"]["num_steps"]
+    assert train["num_steps"] - later == pytest.approx(100 * recipes.TRAINING_SHARE / 0.5, abs=1)
 
 
 @pytest.mark.parametrize(("seconds", "has_mosaics"), [(400, False), (36_000, True)])
 def test_a_short_schedule_has_no_mosaics(make_scan, seconds, has_mosaics):
-    scan = make_scan(num_images=300)
-    choices = choose_settings(scan, "cells", "balanced")
-    limit_time(choices, scan, "balanced", 0.5, seconds, spent=0)
-    names = [each["type"] for each in choices.settings["train"]["augmentations"]]
-    assert ("Mosaic" in names) == has_mosaics
+    train = limited(make_scan(num_images=300), seconds).settings["train"]
+    assert ("Mosaic" in [each["type"] for each in train["augmentations"]]) == has_mosaics
 
 
 def test_more_time_than_needed_changes_no_step(make_scan):
     scan = make_scan()
-    choices = choose_settings(scan, "cells", "balanced")
-    num_steps = choices.settings["train"]["num_steps"]
-    limit_time(choices, scan, "balanced", 0.5, 36_000, spent=0)
+    choices = limited(scan, 36_000)
+    num_steps = choose_settings(scan, "cells", "balanced").settings["train"]["num_steps"]
     assert choices.settings["train"]["num_steps"] == num_steps
     assert "would overfit" in choices.reasons["train.num_steps"]
 
 
 def test_too_little_time_is_refused_with_the_time_needed(make_scan):
-    scan = make_scan()
-    choices = choose_settings(scan, "cells", "balanced")
     with pytest.raises(InputError, match=r"--budget: 2 min .* 5 min"):
-        limit_time(choices, scan, "balanced", 0.5, 120, spent=30)
-    limit_time(choices, scan, "balanced", 0.5, 300, spent=30)
-    assert choices.settings["train"]["num_steps"] >= recipes.MIN_STEPS
-
-
-def test_time_that_has_passed_shortens_the_schedule(make_scan):
-    found = []
-    for spent in (0, 100):
-        scan = make_scan()
-        choices = choose_settings(scan, "cells", "balanced")
-        limit_time(choices, scan, "balanced", 0.5, 400, spent=spent)
-        found.append(choices.settings["train"]["num_steps"])
-    assert found[0] - found[1] == pytest.approx(100 * recipes.TRAINING_SHARE / 0.5, abs=1)
+        limited(make_scan(), 120, spent=30)
+    assert limited(make_scan(), 300, spent=30).settings["train"]["num_steps"] >= recipes.MIN_STEPS
 
 
 def test_a_class_name_cannot_end_a_comment(make_scan):

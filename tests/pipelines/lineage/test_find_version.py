@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import pytest
 
 from detloom.pipelines.lineage.find_version import find_version
@@ -15,21 +13,12 @@ def workspace(tmp_path):
     return folder
 
 
-def test_folder_of_a_version_in_a_workspace_is_enough(workspace):
+def test_a_version_is_a_folder_or_a_number_in_the_current_folder_or_a_workspace(workspace, monkeypatch):
     source = find_version(f"{workspace}/serving/7/")
     assert (source.version, source.push_dir) == (7, str(workspace / "serving"))
     assert source.metadata_file == workspace / "metadata.sqlite"
-
-
-def test_folder_of_a_deleted_version_is_accepted(workspace):
-    assert find_version(f"{workspace}/serving/6").version == 6
-
-
-def test_number_alone_can_have_a_workspace(workspace):
-    assert find_version("7", workspace) == find_version(f"{workspace}/serving/7")
-
-
-def test_number_alone_refers_to_the_current_folder(workspace, monkeypatch):
+    assert find_version(f"{workspace}/serving/6").version == 6  # deleted
+    assert find_version("7", workspace) == source
     monkeypatch.chdir(workspace / "serving")
     assert find_version("7").push_dir == str(workspace / "serving")
 
@@ -52,12 +41,9 @@ def test_version_that_is_not_a_number_is_refused(version):
         find_version(version)
 
 
-def test_folder_without_a_push_record_is_refused(tmp_path):
+def test_a_folder_without_a_push_record_or_metadata_is_refused(workspace, tmp_path):
     with pytest.raises(InputError, match=r"push_record\.jsonl.*--workspace"):
         find_version(str(tmp_path / "7"))
-
-
-def test_missing_metadata_is_refused(workspace):
     (workspace / "metadata.sqlite").unlink()
     with pytest.raises(InputError, match=r"serving: no metadata\.sqlite .*--workspace"):
-        find_version(str(Path(workspace) / "serving" / "7"))
+        find_version(f"{workspace}/serving/7")

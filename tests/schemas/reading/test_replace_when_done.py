@@ -55,19 +55,16 @@ def assert_no_leftovers(source: Path, target: Path) -> None:
     assert [path.name for path in target.parent.iterdir()] == [target.name]
 
 
-def test_folder_is_renamed_if_possible(source, target):
+@pytest.mark.parametrize("exists", [False, True])
+def test_folder_is_renamed_if_possible_and_replaces_an_existing_one(source, target, exists):
+    if exists:
+        target.mkdir(parents=True)
+        (target / "of_before").write_text("")
     inode = (source / "log").stat().st_ino
     move_folder(source, target)
     assert contents(target) == MOVED
     assert (target / "log").stat().st_ino == inode
     assert_no_leftovers(source, target)
-
-
-def test_existing_target_is_replaced(source, target):
-    target.mkdir(parents=True)
-    (target / "of_before").write_text("")
-    move_folder(source, target)
-    assert contents(target) == MOVED
 
 
 def test_folder_is_copied_to_another_file_system(source, target):

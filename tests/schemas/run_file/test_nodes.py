@@ -4,38 +4,24 @@ from detloom.schemas.errors import FieldError
 from detloom.schemas.run_file.nodes import NodeSettings, Retry, retry_of, settings_of
 
 
-def test_default_is_no_retry_and_no_time_limit():
-    retry = retry_of((), "Trainer")
-    assert (retry.max_retries, retry.time_limit_seconds) == (0, None)
-
-
 def test_missing_retry_settings_come_from_the_common_entry():
     nodes = (
         NodeSettings(node="Trainer", max_retries=5, time_limit_minutes=90),
         NodeSettings(node="*", max_retries=1, backoff_seconds=10, backoff_factor=3, max_backoff_seconds=60),
+        NodeSettings(node="Pusher", max_retries=0),
     )
     expected = {"backoff_seconds": 10, "backoff_factor": 3, "max_backoff_seconds": 60}
     assert retry_of(nodes, "Trainer") == Retry(max_retries=5, time_limit_seconds=5400, **expected)
     assert retry_of(nodes, "BaselineResolver") == Retry(max_retries=1, **expected)
-
-
-def test_zero_retries_override_the_common_entry():
-    nodes = (NodeSettings(node="*", max_retries=3), NodeSettings(node="Pusher", max_retries=0))
     assert retry_of(nodes, "Pusher").max_retries == 0
+    assert (retry_of((), "Trainer").max_retries, retry_of((), "Trainer").time_limit_seconds) == (0, None)
 
 
-def test_waiting_time_grows_up_to_the_limit():
+def test_waiting_time_grows_up_to_the_limit_and_may_be_0():
     retry = Retry(backoff_seconds=30, backoff_factor=2, max_backoff_seconds=200)
     assert [retry.wait_seconds(number) for number in (1, 2, 3, 4)] == [30, 60, 120, 200]
-
-
-def test_overflowing_waiting_time_is_the_limit():
     assert Retry(backoff_factor=10, max_backoff_seconds=200).wait_seconds(5000) == 200
-
-
-def test_waiting_time_may_be_0():
-    assert Retry(backoff_seconds=0).wait_seconds(3) == 0
-    assert Retry(backoff_seconds=0).wait_seconds(5000) == 0
+    assert [Retry(backoff_seconds=0).wait_seconds(number) for number in (3, 5000)] == [0, 0]
 
 
 @pytest.mark.parametrize(

@@ -19,10 +19,6 @@ def read(tmp_path, text):
     return read_run_file(tmp_path / "run.yaml").notifications
 
 
-def test_default_is_no_notifications(tmp_path):
-    assert read(tmp_path, "") is None
-
-
 def test_notifications_are_read_from_the_run_file(tmp_path):
     text = """
 notifications:
@@ -100,20 +96,25 @@ def test_invalid_email_address_is_rejected(field, address):
         Email(**{**EMAIL, field: value})
 
 
-def test_duplicate_events_are_rejected():
-    with pytest.raises(InputError, match=r"events: .*'failed' appears twice"):
-        Notifications(events=("failed", "failed"), webhook=Webhook(url="env:HOOK"))
-
-
 def test_notifications_need_a_recipient(tmp_path):
+    assert read(tmp_path, "") is None
     with pytest.raises(InputError, match=r"run\.yaml:5: notifications\.webhook: .*email"):
         read(tmp_path, "notifications: {events: [failed]}")
 
 
-@pytest.mark.parametrize("seconds", [0.0, -1.0, 601.0])
-def test_timeout_out_of_range_is_rejected(seconds):
-    with pytest.raises(InputError, match=r"timeout_seconds: got .*, allowed: above 0, at most 600"):
-        Notifications(timeout_seconds=seconds)
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"events": ("failed", "failed")}, "events: .*'failed' appears twice"),
+        *(
+            ({"timeout_seconds": seconds}, "timeout_seconds: got .*, allowed: above 0, at most 600")
+            for seconds in (0.0, -1.0, 601.0)
+        ),
+    ],
+)
+def test_invalid_notifications_are_rejected(settings, message):
+    with pytest.raises(InputError, match=message):
+        Notifications(webhook=Webhook(url="env:HOOK"), **settings)
 
 
 @pytest.mark.parametrize(
