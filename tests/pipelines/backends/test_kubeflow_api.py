@@ -57,32 +57,24 @@ def test_an_expired_token_is_reported_by_its_variable_and_never_shown(cluster, m
         assert part in str(found)
 
 
-def test_the_error_for_a_missing_token_names_the_setting(cluster):
-    cluster.token = TOKEN
-    assert "kubeflow.token" in str(refusal(connect_kubeflow(settings(cluster.host))))
-
-
-def test_the_error_for_a_missing_permission_names_the_namespace(cluster):
-    message = "Failed to authorize with API: User 'ann' is not authorized with reason: RBAC"
-    cluster.answer_next("GET", "/experiments", error(403, message))
+@pytest.mark.parametrize(
+    ("answer", "kind", "part"),
+    [
+        (error(401, "there is no valid token"), "signed out", "kubeflow.token"),
+        (error(403, "User 'ann' is not authorized"), "forbidden", "('User 'ann' is not authorized')"),
+        (error(403, "RBAC"), "forbidden", "namespace 'team'"),
+        # a page to sign in is not an empty response
+        (Answer(200, b"<html>Sign in</html>", "text/html; charset=utf-8"), "signed out", "kubeflow.token"),
+        (Answer(403, b"<html>Sign in</html>", "text/html; charset=utf-8"), "forbidden", "namespace 'team'"),
+        (Answer(body=b'{"experiments": 5}'), "server", "read the experiments"),
+    ],
+)
+def test_an_unusable_response_is_reported_with_the_setting(cluster, answer, kind, part):
+    cluster.answer_next("GET", "/experiments", answer)
     found = refusal(connect_kubeflow(settings(cluster.host, namespace="team")))
-    assert found.kind == "forbidden"
-    assert f"('{message}')" in str(found)
-    assert "namespace 'team'" in str(found)
-
-
-@pytest.mark.parametrize("status", [200, 403])
-def test_a_sign_in_page_is_not_an_empty_response(cluster, status):
-    page = Answer(status, b"<html>Sign in</html>", "text/html; charset=utf-8")
-    cluster.answer_next("GET", "/experiments", page)
-    found = refusal(connect_kubeflow(settings(cluster.host)))
-    assert found.kind == ("signed out" if status == 200 else "forbidden")
+    assert found.kind == kind
+    assert part in str(found)
     assert "html>" not in str(found)
-
-
-def test_a_malformed_response_is_reported(cluster):
-    cluster.answer_next("GET", "/experiments", Answer(body=b'{"experiments": 5}'))
-    assert refusal(connect_kubeflow(settings(cluster.host))).kind == "server"
 
 
 def test_a_refused_connection_is_reported():
@@ -132,11 +124,15 @@ def test_an_unknown_certificate_is_reported_and_accepted_with_its_authority(clus
     assert list_experiments(api).experiments is None
 
 
-def test_missing_settings_are_refused_before_any_request(tmp_path):
+def test_missing_settings_and_broken_files_are_refused_before_any_request(cluster, tmp_path):
     with pytest.raises(InputError, match=r"^kubeflow\.host: "):
         connect_kubeflow(settings(""))
     with pytest.raises(InputError, match=r"^kubeflow\.ca_certificate: '.*no\.pem'"):
         connect_kubeflow(settings("https://x", ca_certificate=str(tmp_path / "no.pem")))
+    (tmp_path / "no_context.json").write_text("{")  # of kfp
+    with pytest.raises(InputError, match=r"context\.json: .*JSON"):
+        connect_kubeflow(settings(cluster.host))
+    assert cluster.requests == []
 
 
 @pytest.mark.parametrize(
@@ -157,16 +153,6 @@ def test_an_invalid_token_is_refused_without_showing_it(monkeypatch, reference, 
     with pytest.raises(InputError, match=f"kubeflow.token: .*{message}") as refused:
         read_token(reference)
     assert TOKEN not in str(refused.value)
-
-
-def test_a_broken_context_file_of_kfp_is_named(cluster, tmp_path):
-    (tmp_path / "no_context.json").write_text("{")
-    with pytest.raises(InputError, match=r"context\.json: .*JSON"):
-        connect_kubeflow(settings(cluster.host))
-
-
-def test_without_a_reference_there_is_no_token():
-    assert read_token("") == ""
 
 
 def test_methods_are_found_under_the_longer_names_of_later_kfp_versions(cluster, monkeypatch):

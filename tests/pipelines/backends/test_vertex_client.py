@@ -42,30 +42,24 @@ def test_a_run_is_submitted_under_its_own_id(region, backend, job):
 
 
 def test_account_network_key_and_labels_come_from_the_run_file(region, job):
-    settings = replace(
-        SETTINGS,
-        service_account="runner@my-project.iam.gserviceaccount.com",
-        network="projects/123/global/networks/lab",
-        encryption_key=KEY,
-        labels={"team": "cells"},
-    )
-    VertexBackend(settings, "cells", region.api()).submit(job, "cells-1")
+    account, network = "runner@my-project.iam.gserviceaccount.com", "projects/123/global/networks/lab"
+    settings = replace(SETTINGS, service_account=account, network=network, encryption_key=KEY, labels={"team": "cells"})
+    VertexBackend(settings, "cells", region.api(settings)).submit(job, "cells-1")
     (message,) = region.jobs.values()
-    assert message.service_account == "runner@my-project.iam.gserviceaccount.com"
-    assert message.network == "projects/123/global/networks/lab"
+    assert (message.service_account, message.network) == (account, network)
     assert message.encryption_spec.kms_key_name == KEY
     assert dict(message.labels) == {"tfx_version": "1-16-0", "team": "cells"}
+    region.fail("CreatePipelineJob", grpc.StatusCode.PERMISSION_DENIED, "iam.serviceAccounts.actAs")
+    with pytest.raises(ApiError, match=account):
+        VertexBackend(settings, "cells", region.api(settings)).submit(job, "cells-2")
 
 
-def test_a_job_without_a_root_gets_the_root_of_the_run_file(region, backend, job):
+def test_a_job_without_a_root_gets_the_root_of_the_run_file_and_an_unknown_field_is_refused(region, backend, job):
     backend.submit(replace(job, runtime_config={}), "cells-1")
     (message,) = region.jobs.values()
     assert message.runtime_config.gcs_output_directory == "gs://bucket/root"
-
-
-def test_an_unknown_runtime_config_field_is_refused_before_submission(backend, job):
     with pytest.raises(InputError, match=r"PipelineJob .*gcsOutputDirektory"):
-        backend.submit(replace(job, runtime_config={"gcsOutputDirektory": "x"}), "cells-1")
+        backend.submit(replace(job, runtime_config={"gcsOutputDirektory": "x"}), "cells-2")
 
 
 def test_the_service_refuses_a_second_run_with_the_same_id(backend, job):
@@ -99,13 +93,6 @@ def test_errors_of_the_service_become_one_sentence(region, backend, job, code, t
     assert region.calls == ["CreatePipelineJob"]  # once
 
 
-def test_the_error_for_a_missing_permission_names_the_service_account(region, job):
-    settings = replace(SETTINGS, service_account="runner@x.iam.gserviceaccount.com")
-    region.fail("CreatePipelineJob", grpc.StatusCode.PERMISSION_DENIED, "iam.serviceAccounts.actAs")
-    with pytest.raises(ApiError, match=r"runner@x\.iam\.gserviceaccount.com"):
-        VertexBackend(settings, "cells", region.api(settings)).submit(job, "cells-1")
-
-
 def test_an_unreachable_service_is_reported(region, backend):
     region._server.stop(None).wait()
     with pytest.raises(ApiError, match=r"vertex\.region") as away:
@@ -126,8 +113,8 @@ def test_clients_use_the_address_of_the_region(monkeypatch):
     anonymous = google.auth.credentials.AnonymousCredentials()
     monkeypatch.setattr(vertex_client.google.auth, "default", lambda **_: (anonymous, None))
     api = connect_vertex(SETTINGS)
-    address = "us-central1-aiplatform.googleapis.com"
-    assert {api.pipelines.api_endpoint, api.schedules.api_endpoint} == {address}
+    for client in (api.pipelines, api.schedules):
+        assert client.api_endpoint == "us-central1-aiplatform.googleapis.com"
 
 
 def test_the_latest_runs_of_the_pipeline_are_listed(region, backend):
@@ -141,6 +128,12 @@ def test_the_latest_runs_of_the_pipeline_are_listed(region, backend):
     ]
     assert (runs[1].started, runs[1].ended) == (START, START + timedelta(minutes=9))
     assert [run.run_id for run in backend.latest_runs(1)] == ["cells-2"]
+
+
+def add_ended(region, state, *details, **values):
+    """Add a run of the sample with these task details."""
+    detail = pipeline_job.PipelineJobDetail(task_details=details)
+    region.add_job("cells-1", state=state, pipeline_spec=sample_job.SPEC, job_detail=detail, **values)
 
 
 def detail(name, state, minutes=0, message=""):
@@ -158,13 +151,7 @@ def detail(name, state, minutes=0, message=""):
 def test_a_run_has_the_tasks_of_its_spec(region, backend):
     details = [detail("cells-1", "FAILED"), detail("Gen", "SKIPPED"), detail("training", "FAILED", 5)]
     details += [detail("Trainer", "FAILED", 5, "The replica workerpool0-0 ran out of memory.")]
-    region.add_job(
-        "cells-1",
-        state="FAILED",
-        pipeline_spec=sample_job.SPEC,
-        job_detail=pipeline_job.PipelineJobDetail(task_details=details),
-        error=status_pb2.Status(message="Task Trainer failed."),
-    )
+    add_ended(region, "FAILED", *details, error=status_pb2.Status(message="Task Trainer failed."))
     run = backend.get_run("cells-1")
     assert [(task.name, task.state, task.error) for task in run.tasks] == [
         ("Gen", "cached", ""),
@@ -177,13 +164,7 @@ def test_a_run_has_the_tasks_of_its_spec(region, backend):
 
 
 def test_a_group_with_a_false_condition_is_skipped(region, backend):
-    details = [detail("Gen", "SUCCEEDED"), detail("training", "NOT_TRIGGERED")]
-    region.add_job(
-        "cells-1",
-        state="SUCCEEDED",
-        pipeline_spec=sample_job.SPEC,
-        job_detail=pipeline_job.PipelineJobDetail(task_details=details),
-    )
+    add_ended(region, "SUCCEEDED", detail("Gen", "SUCCEEDED"), detail("training", "NOT_TRIGGERED"))
     assert [task.state for task in backend.get_run("cells-1").tasks] == ["succeeded", "skipped", "skipped"]
 
 

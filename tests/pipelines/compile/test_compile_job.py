@@ -176,10 +176,11 @@ def test_only_nodes_with_a_path_on_a_volume_get_it(compile_text):
     }
 
 
-def test_without_failure_notifications_there_is_no_exit_handler(compile_spec):
+def test_without_failure_notifications_and_a_root_there_is_no_exit_handler_and_no_root(compile_spec):
     spec = compile_spec(GPU, *WEIGHTS)
     assert "tfx-dag" not in spec["components"]
     assert "training" in spec["root"]["dag"]["tasks"]
+    assert "defaultPipelineRoot" not in spec
 
 
 def test_the_pipeline_root_is_set_where_each_backend_reads_it(compile_text, compile_spec):
@@ -188,31 +189,19 @@ def test_the_pipeline_root_is_set_where_each_backend_reads_it(compile_text, comp
     assert job["runtimeConfig"]["gcsOutputDirectory"] == job["pipelineSpec"]["defaultPipelineRoot"]
     assert job["labels"]["team"] == "vision"
     assert job["displayName"] == "cells-tpu"
-    assert "defaultPipelineRoot" not in compile_spec(GPU, *WEIGHTS)
 
 
 # All of them are texts; without quotes, YAML 1.1 or 1.2 reads something else.
-ODD = [
-    "12345678e0123456",
-    "1e3",
-    "0o17",
-    "0x1f",
-    "true",
-    "no",
-    "y",
-    "null",
-    "~",
-    "",
-    "- a",
-    "a: b",
-    "a #b",
-    ".inf",
-    "1:30",
-]
+ODD = [*("12345678e0123456", "1e3", "0o17", "0x1f", ".inf", "1:30"), *("true", "no", "y", "null", "~", "")]
+ODD += ["- a", "a: b", "a #b"]
 
 
-def test_documents_are_sorted_and_separated():
+def test_documents_are_sorted_and_separated_and_shared_objects_written_twice():
     assert format_yaml([{"root": 1, "dag": [2.0]}, {"platforms": {}}]) == "dag:\n- 2.0\nroot: 1\n---\nplatforms: {}\n"
+    shared = {"a": "b"}
+    assert "&" not in format_yaml([{"one": shared, "two": shared}])
+    text = '{\n "a": {\n  "c": "\\u00e9",\n  "d": 2\n },\n "b": 1\n}\n'
+    assert format_json({"b": 1, "a": {"d": 2, "c": "\u00e9"}}) == text
 
 
 @pytest.mark.parametrize("text", ODD)
@@ -225,14 +214,3 @@ def test_strings_that_look_like_other_types_are_quoted(text):
 @pytest.mark.parametrize("text", ["line\nline", "tab\t", "emoji \U0001f600", "'", '"', "{{$}}", "x" * 5000 + " y"])
 def test_every_string_survives_a_round_trip(text):
     assert yaml.safe_load(format_yaml([{text: text}])) == {text: text}
-
-
-def test_shared_objects_are_written_twice():
-    shared = {"a": "b"}
-    assert "&" not in format_yaml([{"one": shared, "two": shared}])
-
-
-def test_json_is_sorted_and_ends_with_a_newline():
-    text = format_json({"b": 1, "a": {"d": 2, "c": "\u00e9"}})
-    assert text == '{\n "a": {\n  "c": "\\u00e9",\n  "d": 2\n },\n "b": 1\n}\n'
-    assert json.loads(text) == {"a": {"c": "\u00e9", "d": 2}, "b": 1}

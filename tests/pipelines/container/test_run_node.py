@@ -29,15 +29,12 @@ OUTPUTS = {
 }
 
 
-def task_of(backend, inputs, outputs=None, executor=EVALUATOR, change=lambda text: text) -> Task:
-    invocation, inputs_spec = backend.arguments(outputs or OUTPUTS, inputs=inputs)
-    return Task(
-        place=backend.place,
-        executor_class_path=executor,
-        invocation=change(invocation),
-        inputs_spec=inputs_spec,
-        beam_args=(),
-    )
+def make_task(place="kubeflow", executor=EVALUATOR, invocation="", inputs_spec="") -> Task:
+    return Task(place=place, executor_class_path=executor, invocation=invocation, inputs_spec=inputs_spec, beam_args=())
+
+
+def task_of(backend, inputs, outputs=None, executor=EVALUATOR, parameters=None) -> Task:
+    return make_task(backend.place, executor, *backend.arguments(outputs or OUTPUTS, inputs, parameters))
 
 
 @pytest.fixture
@@ -134,26 +131,15 @@ def test_an_exit_handler_gets_the_final_status_and_no_artifacts(kubeflow, monkey
     status = {"state": "FAILED", "pipelineTaskName": "tfx-dag"}
     invocation, _ = kubeflow.arguments({}, parameters={"pipeline": "demo", "final_status": status})
     kinds = {"pipeline": {"parameterType": "STRING"}, "final_status": {"parameterType": "TASK_FINAL_STATUS"}}
-    task = Task(
-        place="kubeflow",
-        executor_class_path="detloom.components.notifier.component.Executor",
-        invocation=invocation,
-        inputs_spec=json.dumps({"parameters": kinds}),
-        beam_args=(),
-    )
-    run_node(task, kubeflow.storage)
+    executor = "detloom.components.notifier.component.Executor"
+    run_node(make_task("kubeflow", executor, invocation, json.dumps({"parameters": kinds})), kubeflow.storage)
     assert seen["pipeline"] == "demo"
     assert parse_final_status(seen["final_status"]).state == "FAILED"
     assert kubeflow.output_file.read_text() == "{}"
 
 
 def test_parameter_values_are_not_logged(kubeflow, evaluator, task_log, capsys):
-    invocation, inputs_spec = kubeflow.arguments(
-        OUTPUTS, inputs={"model": model_at("gs://b/m", "57")}, parameters={"url": "planted-value"}
-    )
-    task = Task(
-        place="kubeflow", executor_class_path=EVALUATOR, invocation=invocation, inputs_spec=inputs_spec, beam_args=()
-    )
+    task = task_of(kubeflow, {"model": model_at("gs://b/m", "57")}, parameters={"url": "planted-value"})
     run_node(task, kubeflow.storage)
     shown = capsys.readouterr()
     assert "planted-value" not in shown.out + shown.err
@@ -172,7 +158,7 @@ def test_parameter_values_are_not_logged(kubeflow, evaluator, task_log, capsys):
 )
 def test_the_node_name_is_read_from_output_addresses(place, uri, name):
     executor_input = pipeline_spec_pb2.ExecutorInput()
-    task = Task(place=place, executor_class_path="some.Executor", invocation="", inputs_spec="", beam_args=())
+    task = make_task(place, "some.Executor")
     executor_input.outputs.output_file = "/tmp/kfp_outputs/output_metadata.json"
     assert node.node_name(executor_input, task) == "some.Executor"
     executor_input.outputs.output_file = uri  # a node can have no other output

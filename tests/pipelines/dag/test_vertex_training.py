@@ -9,12 +9,7 @@ from detloom.pipelines.dag.vertex_training import custom_job_config
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.runtime.cluster import find_cluster
 
-VERTEX = {
-    "project": "my-project",
-    "region": "europe-west4",
-    "image": "r/detloom:1",
-    "pipeline_root": "gs://bucket/root",
-}
+VERTEX = {"project": "my-project", "region": "europe-west4", "image": "r/detloom:1", "pipeline_root": "gs://b/r"}
 MACHINES = {
     "cpu": {"machine_type": "n1-standard-8"},
     "gpu": {"machine_type": "n1-standard-8", "accelerator_type": "NVIDIA_TESLA_T4", "accelerator_count": 1},
@@ -71,20 +66,12 @@ def environment_of(pool):
 )
 def test_each_machine_type_has_its_pools_and_strategy(run_of, machine, pools, strategy):
     job = job_of(run_of, machine)
-    found = [
-        (
-            pool.machine_spec.machine_type,
-            pool.machine_spec.accelerator_type.name,
-            pool.machine_spec.accelerator_count,
-            pool.machine_spec.tpu_topology,
-            pool.replica_count,
-        )
-        for pool in job.job_spec.worker_pool_specs
-    ]
-    assert found == pools
-    for pool in job.job_spec.worker_pool_specs:
-        expected = {"DETLOOM_CODE": "detloom.trainer_module=0123456789abcdef", "DETLOOM_STRATEGY": strategy}
-        assert environment_of(pool) == expected
+    for pool, expected in zip(job.job_spec.worker_pool_specs, pools, strict=True):
+        machine_spec = pool.machine_spec
+        accelerator = (machine_spec.accelerator_type.name, machine_spec.accelerator_count, machine_spec.tpu_topology)
+        assert (machine_spec.machine_type, *accelerator, pool.replica_count) == expected
+        variables = {"DETLOOM_CODE": "detloom.trainer_module=0123456789abcdef", "DETLOOM_STRATEGY": strategy}
+        assert environment_of(pool) == variables
     assert job.display_name == "cells-training"
     assert job.job_spec.scheduling.timeout.total_seconds() == 24 * 3600
     assert job.job_spec.scheduling.restart_job_on_worker_restart is (machine == "workers")

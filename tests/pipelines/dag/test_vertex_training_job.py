@@ -19,20 +19,9 @@ from detloom.pipelines.dag import vertex_training
 from detloom.pipelines.dag import vertex_training_job as training_job
 from detloom.pipelines.dag.vertex_training_job import TrainerExecutor, TunerExecutor, main
 
-VERTEX = {
-    "project": "my-project",
-    "region": "europe-west4",
-    "image": "r/detloom:1",
-    "pipeline_root": "gs://bucket/root",
-    "training": {
-        "machine_type": "g2-standard-24",
-        "accelerator_type": "NVIDIA_L4",
-        "accelerator_count": 2,
-        "workers": 2,
-    },
-}
-
-
+MACHINE = {"machine_type": "g2-standard-24", "accelerator_type": "NVIDIA_L4", "accelerator_count": 2, "workers": 2}
+PLACE = {"project": "my-project", "region": "europe-west4", "image": "r/detloom:1", "pipeline_root": "gs://b/root"}
+VERTEX = {**PLACE, "training": MACHINE}
 JOB = "projects/my-project/locations/europe-west4/customJobs/7"
 
 

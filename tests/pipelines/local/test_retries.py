@@ -124,18 +124,12 @@ def test_only_the_failed_node_is_retried(run, capsys):
     assert log.count("cached") == 2  # Gen
 
 
-def test_the_last_failure_is_raised_unchanged(run):
-    run = run(["full", "full", "full"], (NodeSettings(node="*", **QUICK),))
+@pytest.mark.parametrize(("nodes", "num_tries"), [((NodeSettings(node="*", **QUICK),), 3), ((), 1)])
+def test_the_last_failure_is_raised_unchanged_after_the_tries_of_the_settings(run, nodes, num_tries):
+    run = run(["full"] * 3, nodes)
     with pytest.raises(OSError, match="the disk is full"):
         run_with_retries(run, log_nodes(verbose=False))
-    assert ran(run) == ["Gen", "Trainer", "Trainer", "Trainer"]
-
-
-def test_without_settings_nothing_is_retried(run):
-    run = run(["full"])
-    with pytest.raises(OSError, match="the disk is full"):
-        run_with_retries(run, log_nodes(verbose=False))
-    assert ran(run) == ["Gen", "Trainer"]
+    assert ran(run) == ["Gen", *["Trainer"] * num_tries]
 
 
 @pytest.mark.parametrize(
@@ -204,21 +198,15 @@ def notified(monkeypatch):
     return messages
 
 
-def test_a_failed_run_sends_one_notification(run, notified):
-    run = run(["full", "full"], (NodeSettings(node="*", **{**QUICK, "max_retries": 1}),), HOOK)
+def test_a_failed_run_and_damaged_metadata_send_one_notification(run, notified):
+    failed = run(["full", "full"], (NodeSettings(node="*", **{**QUICK, "max_retries": 1}),), HOOK)
     with pytest.raises(OSError, match="full"):
-        run_locally(run)
+        run_locally(failed)
     assert notified == [("small", "Trainer", "the disk is full")]
-
-
-def test_damaged_metadata_send_a_notification(run, notified):
-    damaged = run([], (), HOOK)
-    metadata = Path(damaged.workspace) / "metadata.sqlite"
-    metadata.parent.mkdir(exist_ok=True)
-    metadata.write_text("not a database")
+    (Path(failed.workspace) / "metadata.sqlite").write_text("not a database")
     with pytest.raises(InputError, match="is damaged"):
-        run_locally(damaged)
-    ((_, node, message),) = notified
+        run_locally(failed)
+    (_, (_, node, message)) = notified
     assert node is None
     assert "is damaged" in message
 
