@@ -267,28 +267,32 @@ def _plain_ssd() -> Preset:
     )
 
 
-def _fpn_lite(row: _Sized) -> Preset:
-    hyperparams = _hyperparams(4e-5, _NORMAL, _FPN_DECAY)
-    model = _model(
+def _with_fpn(row: _Sized, depth: int, weight: float, initializer: Initializer, *, is_separable: bool) -> Ssd:
+    """Return a network with a feature pyramid; `depth` is the number of channels of the pyramid and of the heads."""
+    return _model(
         FixedShapeResizer(height=row.side, width=row.side),
         FeatureExtractor(
             backbone=row.backbone,
-            neck=Fpn(additional_layer_depth=128),
-            conv_hyperparams=hyperparams,
-            use_depthwise=True,
+            neck=Fpn(additional_layer_depth=depth),
+            conv_hyperparams=_hyperparams(weight, initializer, _FPN_DECAY),
+            use_depthwise=is_separable,
             override_base_feature_extractor_hyperparams=True,
         ),
         _multiscale(scales_per_octave=2),
         WeightSharedConvolutionalBoxPredictor(
-            conv_hyperparams=hyperparams,
-            depth=128,
+            conv_hyperparams=_hyperparams(weight, _NORMAL, _FPN_DECAY),
+            depth=depth,
             num_layers_before_predictor=4,
             class_prediction_bias_init=-4.6,
-            share_prediction_tower=True,
-            use_depthwise=True,
+            share_prediction_tower=is_separable,
+            use_depthwise=is_separable,
         ),
         SigmoidFocal(alpha=0.25),
     )
+
+
+def _fpn_lite(row: _Sized) -> Preset:
+    model = _with_fpn(row, 128, 4e-5, _NORMAL, is_separable=True)
     return Preset(
         name=f"ssd_{row.backbone}_fpnlite_{row.side}x{row.side}",
         family="SSD",
@@ -302,25 +306,10 @@ def _fpn_lite(row: _Sized) -> Preset:
 def _retinanet(row: _Sized) -> Preset:
     is_resnet = row.backbone.startswith("resnet")
     weight = 4e-4 if is_resnet else 4e-5
+    initializer = _TRUNCATED_NORMAL if is_resnet else _NORMAL
     num_steps = 100_000 if row.side == 1024 else 25_000
     precision: Precision = "bfloat16_on_tpu" if is_resnet else "float32"
-    model = _model(
-        FixedShapeResizer(height=row.side, width=row.side),
-        FeatureExtractor(
-            backbone=row.backbone,
-            neck=Fpn(),
-            conv_hyperparams=_hyperparams(weight, _TRUNCATED_NORMAL if is_resnet else _NORMAL, _FPN_DECAY),
-            override_base_feature_extractor_hyperparams=True,
-        ),
-        _multiscale(scales_per_octave=2),
-        WeightSharedConvolutionalBoxPredictor(
-            conv_hyperparams=_hyperparams(weight, _NORMAL, _FPN_DECAY),
-            depth=256,
-            num_layers_before_predictor=4,
-            class_prediction_bias_init=-4.6,
-        ),
-        SigmoidFocal(alpha=0.25),
-    )
+    model = _with_fpn(row, 256, weight, initializer, is_separable=False)
     return Preset(
         name=f"ssd_{row.backbone}_fpn_{row.side}x{row.side}",
         family="RetinaNet",

@@ -20,14 +20,10 @@ def check_keep_versions(keep_versions: int) -> None:
     check(keep_versions == 0 or keep_versions >= _MIN_KEPT, "keep_versions", keep_versions, allowed)
 
 
-def check_project(field: str, project: str) -> None:
-    """Raise FieldError unless the text can be the id of a Google Cloud project."""
-    check(bool(_PROJECT.fullmatch(project)), field, repr(project), "the id of a project")
-
-
-def check_region(field: str, region: str) -> None:
-    """Raise FieldError unless the text looks like a region of Google Cloud."""
-    check(bool(_REGION.fullmatch(region)), field, repr(region), "a region such as us-central1")
+def check_place(project: str, region: str) -> None:
+    """Raise FieldError unless the texts look like the id of a Google Cloud project and like a region."""
+    check(bool(_PROJECT.fullmatch(project)), "project", repr(project), "the id of a project")
+    check(bool(_REGION.fullmatch(region)), "region", repr(region), "a region such as us-central1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,8 +58,7 @@ class VertexEndpoint:
         return f"{ENDPOINT_SCHEME}{self.project}/{self.region}/{self.endpoint_name}"
 
     def __post_init__(self) -> None:
-        check_project("project", self.project)
-        check_region("region", self.region)
+        check_place(self.project, self.region)
         allowed = "letters, digits, space, '_', '.', '-'; at most 128"
         is_name = bool(_ENDPOINT_NAME.fullmatch(self.endpoint_name))
         check(is_name, "endpoint_name", repr(self.endpoint_name), allowed)  # it is quoted in a filter expression

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from detloom.schemas.errors import check, check_fields, check_not_empty
 from detloom.schemas.run_file.accelerators import check_vertex_machine
 from detloom.schemas.run_file.kubeflow import check_image, check_pipeline_root
-from detloom.schemas.run_file.push import check_project, check_region
+from detloom.schemas.run_file.push import check_place
 
 _LABEL = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _ACCOUNT = re.compile(r"[^@\s]+@[^@\s]+")
@@ -75,8 +75,7 @@ class Vertex:
     """Train in a custom job with its own machines, GPUs or TPU; null trains in the pipeline's node."""
 
     def __post_init__(self) -> None:
-        check_project("project", self.project)
-        check_region("region", self.region)
+        check_place(self.project, self.region)
         check_image("image", self.image)
         check_pipeline_root(self.pipeline_root, ("gs://",))
         for field, form, allowed in (
