@@ -180,13 +180,12 @@ class VertexBackend:
     def delete_schedule(self, schedule_id: str) -> None:
         request = schedule_service.DeleteScheduleRequest(name=self._schedule_name(schedule_id))
         with translate_errors(self._api.server, "delete the schedule"):
-            operation = self._api.schedules.delete_schedule(request=request, retry=None, timeout=_TIMEOUT_SECONDS)
+            operation = _send(self._api.schedules.delete_schedule, request)
             operation.result(timeout=_TIMEOUT_SECONDS)
 
     def _call(self, method: Callable[..., Any], action: str, request: Any) -> Any:
-        """Send a request once, with a timeout: the generated clients have none of their own (transports/base.py)."""
         with translate_errors(self._api.server, action):
-            return method(request=request, retry=None, timeout=_TIMEOUT_SECONDS)
+            return _send(method, request)
 
     def _list_runs(self, query: str, limit: int) -> list[RunStatus]:
         request = pipeline_service.ListPipelineJobsRequest(
@@ -197,7 +196,7 @@ class VertexBackend:
             read_mask=field_mask_pb2.FieldMask(paths=_LISTED),
         )
         with translate_errors(self._api.server, "read the runs"):
-            found = self._api.pipelines.list_pipeline_jobs(request=request, retry=None, timeout=_TIMEOUT_SECONDS)
+            found = _send(self._api.pipelines.list_pipeline_jobs, request)
             return [self._run_status(job) for job in itertools.islice(found, limit)]
 
     def _schedules(self) -> list[Any]:
@@ -206,8 +205,7 @@ class VertexBackend:
             parent=self._parent, filter="create_pipeline_job_request:*", order_by="create_time desc"
         )
         with translate_errors(self._api.server, "read the schedules"):
-            found = self._api.schedules.list_schedules(request=request, retry=None, timeout=_TIMEOUT_SECONDS)
-            return list(found)
+            return list(_send(self._api.schedules.list_schedules, request))
 
     def _job_message(self, job: CompiledJob, name: str) -> Any:
         plain: dict[str, Any] = {
@@ -283,6 +281,11 @@ class VertexBackend:
 
     def _schedule_name(self, schedule_id: str) -> str:
         return f"{self._parent}/schedules/{schedule_id}"
+
+
+def _send(method: Callable[..., Any], request: Any) -> Any:
+    """Send a request once, with a timeout: the generated clients have none of their own (transports/base.py)."""
+    return method(request=request, retry=None, timeout=_TIMEOUT_SECONDS)
 
 
 def _last(resource_name: str) -> str:

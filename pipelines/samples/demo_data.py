@@ -26,6 +26,8 @@ _TEST_PHOTO_SHARE = 0.3  # the part of each photograph's width, on the right
 _DIGIT_PX = (30, 60)  # height of a digit's cell
 _MAX_DIGITS = 6
 _INK_VISIBLE = 0.3  # minimum opacity of ink inside the box
+_Box = tuple[int, int, int, int]  # x, y, width and height in pixels
+_LabelledBoxes = list[tuple[_Box, int]]  # with the value of the digit
 _HALO_PX = 3  # dark margin around the ink
 _MAX_SHARED = 0.05  # maximum overlap, relative to the smaller box
 _JPEG_QUALITY = 92
@@ -142,10 +144,8 @@ def _write_all(folder: Path, counts: dict[str, int], seed: int, image_hw: tuple[
         path.write_text(json.dumps(coco), encoding="utf-8")
 
 
-def _add(
-    coco: dict[str, Any], name: str, image_hw: tuple[int, int], boxes: list[tuple[tuple[int, int, int, int], int]]
-) -> None:
-    """Add an image with its boxes (x, y, width, height in pixels; digit value)."""
+def _add(coco: dict[str, Any], name: str, image_hw: tuple[int, int], boxes: _LabelledBoxes) -> None:
+    """Add an image with its boxes."""
     image_id = len(coco["images"]) + 1
     coco["images"].append({"id": image_id, "file_name": name, "height": image_hw[0], "width": image_hw[1]})
     for box_xywh_px, value in boxes:
@@ -163,14 +163,15 @@ def _add(
 
 def _make_image(
     rng: np.random.Generator, source: _Source, image_hw: tuple[int, int], *, is_empty: bool
-) -> tuple[Image.Image, list[tuple[tuple[int, int, int, int], int]]]:
+) -> tuple[Image.Image, _LabelledBoxes]:
     canvas_HWC = _make_background(rng, source, image_hw)
-    boxes: list[tuple[tuple[int, int, int, int], int]] = []
+    boxes: _LabelledBoxes = []
     num_digits = 0 if is_empty else int(rng.integers(1, _MAX_DIGITS + 1))
     for opacity_HW, value in _make_digits(rng, source, num_digits, image_hw):
-        rows, columns = np.any(opacity_HW >= _INK_VISIBLE, axis=1), np.any(opacity_HW >= _INK_VISIBLE, axis=0)
-        top, left = int(np.argmax(rows)), int(np.argmax(columns))
-        ink_HW = opacity_HW[top : len(rows) - np.argmax(rows[::-1]), left : len(columns) - np.argmax(columns[::-1])]
+        is_ink_HW = opacity_HW >= _INK_VISIBLE
+        rows = np.flatnonzero(np.any(is_ink_HW, axis=1))
+        columns = np.flatnonzero(np.any(is_ink_HW, axis=0))
+        ink_HW = opacity_HW[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
         height, width = ink_HW.shape
         for _ in range(30):
             x = int(rng.integers(_HALO_PX, image_hw[1] - width + 1 - _HALO_PX))
@@ -220,11 +221,14 @@ def _paint(rng: np.random.Generator, under_HWC: np.ndarray, opacity_HW: np.ndarr
         under_HWC[:] = under_HWC * (1 - strength_HW1) + color * strength_HW1
 
 
-def _shared(a_xywh: tuple[int, int, int, int], b_xywh: tuple[int, int, int, int]) -> float:
+def _shared(a_xywh: _Box, b_xywh: _Box) -> float:
     """Return the intersection area divided by the smaller area."""
-    width = min(a_xywh[0] + a_xywh[2], b_xywh[0] + b_xywh[2]) - max(a_xywh[0], b_xywh[0])
-    height = min(a_xywh[1] + a_xywh[3], b_xywh[1] + b_xywh[3]) - max(a_xywh[1], b_xywh[1])
-    return max(0, width) * max(0, height) / min(a_xywh[2] * a_xywh[3], b_xywh[2] * b_xywh[3])
+    a_x, a_y, a_width, a_height = a_xywh
+    b_x, b_y, b_width, b_height = b_xywh
+    width = min(a_x + a_width, b_x + b_width) - max(a_x, b_x)
+    height = min(a_y + a_height, b_y + b_height) - max(a_y, b_y)
+    smaller = min(a_width * a_height, b_width * b_height)
+    return max(0, width) * max(0, height) / smaller
 
 
 def _add_bad_records(

@@ -78,9 +78,10 @@ def test_indexed_job_matches_kubernetes_classes(build):
     assert pod_of(job)["subdomain"] == service["metadata"]["name"] == "cells"
 
 
-def test_each_pod_of_the_job_finds_the_others_by_the_service_names(build):
-    job = build(name="cells")[-1]
-    variables = variables_of(pod_of(job))
+def test_each_pod_finds_the_others_by_the_service_names_and_has_the_strategy(build):
+    strategy = {"kind": "multi_worker", "communication": "ring"}
+    variables = variables_of(pod_of(build(name="cells", sections={"trainer": {"strategy": strategy}})[-1]))
+    assert json.loads(variables["DETLOOM_STRATEGY"])["communication"] == "ring"
     for index in range(3):
         cluster = find_cluster({**variables, "JOB_COMPLETION_INDEX": str(index), "HOSTNAME": f"cells-{index}"})
         assert cluster.worker == ("cells-0.cells:2222", "cells-1.cells:2222", "cells-2.cells:2222")
@@ -133,13 +134,6 @@ def test_other_settings_have_another_config_map(build):
     ]
     assert names[0].startswith("cells-config-")
     assert names[0] == names[1] != names[2]
-
-
-def test_strategy_is_passed_to_the_workers(build):
-    strategy = {"kind": "multi_worker", "communication": "ring"}
-    asked = build(sections={"trainer": {"strategy": strategy}})
-    text = variables_of(pod_of(asked[-1]))["DETLOOM_STRATEGY"]
-    assert json.loads(text)["communication"] == "ring"
 
 
 @pytest.mark.parametrize(

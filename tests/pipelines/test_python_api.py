@@ -15,6 +15,8 @@ from detloom.schemas.reading.typed_dict import from_json
 from detloom.schemas.run_file import Gates
 from detloom.schemas.run_file.read_run_file import read_run_file
 
+PRESET = "ssd_mobilenet_v2_fpnlite_320x320"
+
 
 @pytest.fixture(scope="module")
 def detector(tiny_model_dir):
@@ -44,14 +46,10 @@ def test_images_of_all_kinds_give_the_same_detections(detector, image_rgb, tmp_p
         np.testing.assert_array_equal(found.image_rgb, image_rgb)
 
 
-def test_batches_keep_the_order_and_an_empty_list_gives_an_empty_list(detector, image_rgb):
-    empty = np.zeros_like(image_rgb)
-    found = detector.predict((image_rgb, empty, image_rgb), batch_size=2)
+def test_batches_keep_their_order_and_images_may_be_gray_or_transparent(detector, image_rgb):
+    found = detector.predict((image_rgb, np.zeros_like(image_rgb), image_rgb), batch_size=2)
     assert [len(each.scores) for each in found] == [1, 0, 1]
     assert detector.predict([]) == []
-
-
-def test_gray_and_transparent_images_are_accepted(detector, image_rgb):
     gray = detector.predict(image_rgb[..., 0])
     assert (gray.image_rgb.shape, len(gray.scores)) == ((40, 80, 3), 0)
     assert detector.predict(Image.fromarray(image_rgb).convert("RGBA")).class_names == ("red",)
@@ -101,11 +99,6 @@ def test_detections_become_coco_rows_and_a_drawing(detector, image_rgb):
     assert detector.label_map.names == ("red", "green")
 
 
-def test_the_version_that_is_loaded_is_the_highest(tmp_path):
-    with pytest.raises(detloom.InputError, match=f"{tmp_path}: "):
-        detloom.load_detector(tmp_path)
-
-
 @pytest.fixture
 def examples(tmp_path, make_example, write_records):
     """Write a split whose red areas the model detects."""
@@ -138,15 +131,16 @@ def test_run_reads_the_run_file_with_overrides(small_run, tmp_path, monkeypatch)
     assert run.data == read_run_file(small_run).data
 
 
-def test_an_override_that_does_not_exist_is_named(small_run):
+def test_an_override_that_does_not_exist_and_a_folder_without_versions_are_named(small_run, tmp_path):
     with pytest.raises(detloom.InputError, match=r"overrides\['train\.sead'\]"):
         detloom.run(small_run, overrides={"train.sead": 9})
+    with pytest.raises(detloom.InputError, match=f"{tmp_path}: "):
+        detloom.load_detector(tmp_path)
 
 
 def test_the_settings_of_tfxs_trainer_hold_configuration_code_and_label_map(examples):
-    preset = "ssd_mobilenet_v2_fpnlite_320x320"
     label_map = examples / "label_map.pbtxt"
-    settings = detloom.trainer_config(preset, overrides={"train.seed": 3}, label_map=label_map, strategy="mirrored")
+    settings = detloom.trainer_config(PRESET, overrides={"train.seed": 3}, label_map=label_map, strategy="mirrored")
     assert from_json(TrainEvalConfig, settings["trainer_config"]).train.seed == 3
     assert from_json(Strategy, settings["strategy"]) == Strategy(kind="mirrored")
     assert settings["code_fingerprint"] == source_fingerprint("detloom.trainer_module")
@@ -154,8 +148,7 @@ def test_the_settings_of_tfxs_trainer_hold_configuration_code_and_label_map(exam
 
 
 def test_the_input_of_a_preset_is_that_of_its_network():
-    preset = "ssd_mobilenet_v2_fpnlite_320x320"
-    found = detloom.model_input(preset, overrides={"train_input.max_number_of_boxes": 7})
+    found = detloom.model_input(PRESET, overrides={"train_input.max_number_of_boxes": 7})
     assert "320 x 320" in found.describe()
     assert found.anchor_generator is not None
     assert found.max_boxes == 7
@@ -167,9 +160,9 @@ def test_train_trains_on_the_splits_of_the_examples(examples, tmp_path, monkeypa
         "detloom.trainer_module.train_and_export.train_and_export",
         lambda *args, **options: calls.append((args, options)) or ("result", None),
     )
-    preset, run_dir = "ssd_mobilenet_v2_fpnlite_320x320", tmp_path / "run"
+    run_dir = tmp_path / "run"
     overrides = {"train.num_steps": 30}
-    assert detloom.train(preset, examples, run_dir, train_split="eval", overrides=overrides, export=False) == "result"
+    assert detloom.train(PRESET, examples, run_dir, train_split="eval", overrides=overrides, export=False) == "result"
     ((config, label_map, train_files, eval_files, out, strategy), options) = calls[0]
     assert (config.train.num_steps, label_map.names, out, strategy) == (30, ("red", "green"), run_dir, None)
     assert train_files == eval_files == (str(examples / "Split-eval/data_tfrecord-00000-of-00001"),)

@@ -5,20 +5,14 @@ import pytest
 from detloom.pipelines.backends.argo_retries import RECOMMENDED, parse_retry_defaults, retry_warning
 
 
-def workflow(**retry):
-    return {"spec": {"templateDefaults": {"retryStrategy": retry}}}
-
-
 @pytest.mark.parametrize("manifest", ["", "None", "{", "[]", "{}", json.dumps({"spec": {"templateDefaults": None}})])
 def test_a_workflow_without_defaults_has_none(manifest):
     assert parse_retry_defaults(manifest) is None
 
 
 def test_the_defaults_of_a_workflow_are_read():
-    assert parse_retry_defaults(json.dumps(workflow(limit="2", retryPolicy="OnError"))) == {
-        "limit": "2",
-        "retryPolicy": "OnError",
-    }
+    retry = {"limit": "2", "retryPolicy": "OnError"}
+    assert parse_retry_defaults(json.dumps({"spec": {"templateDefaults": {"retryStrategy": retry}}})) == retry
 
 
 @pytest.mark.parametrize(
@@ -33,7 +27,5 @@ def test_settings_that_lose_retries_are_reported_with_the_change(defaults, words
     warning = retry_warning(defaults)
     assert words in warning
     assert RECOMMENDED in warning
-
-
-def test_settings_that_retry_everything_are_no_warning():
+    # retries everything
     assert retry_warning({"limit": "0", "retryPolicy": "Always"}) == ""

@@ -8,14 +8,11 @@ from detloom.pipelines.dag.resources import resources_of
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.nodes import NodeSettings, settings_of
 
-KUBEFLOW = {
-    "image": "registry.example.org/detloom:1.0",
-    "volumes": [{"claim": "data", "mount_path": "/data"}],
-}
+VOLUME = {"claim": "data", "mount_path": "/data"}
+KUBEFLOW = {"image": "registry.example.org/detloom:1.0", "volumes": [VOLUME]}
 TPU = {"node": "Trainer", "accelerator": {"type": "tpu-v5e", "count": 4}}
 
 
-# The fields of the proto that are used: field -> (is repeated, fields of its message).
 def executors(run, **labels):
     texts = dict.fromkeys(labels.values(), '{"path": "/data/cells"}')
     document = build_platform(run, {node: f"{node}_executor" for node in labels.values()}, texts)
@@ -170,11 +167,7 @@ def test_a_training_folder_outside_of_volumes_is_refused(run_of):
     [
         ("multi_worker", [], r"strategy\.kind: got 'multi_worker', .*Trainer.*detloom manifest"),
         ("tpu", [], r"strategy\.kind: got 'tpu', .*Trainer in nodes"),
-        (
-            "mirrored",
-            [TPU],
-            r"strategy\.kind: got 'mirrored', .* 4 tpu-v5e.*GPU.*kind: auto",
-        ),
+        ("mirrored", [TPU], r"strategy\.kind: got 'mirrored', .* 4 tpu-v5e.*GPU.*kind: auto"),
     ],
 )
 def test_a_strategy_that_does_not_fit_the_pod_is_refused(run_of, kind, nodes, message):

@@ -49,9 +49,6 @@ def test_a_time_limit_is_appended_in_whole_seconds():
     assert container_of(limited)["command"][-2:] == ["--time_limit_seconds", "91"]
 
 
-YEAR = "31536000s"  # 365 * 24 * 3600
-
-
 def make_spec():
     tasks = {name: {"componentRef": {"name": name}, "cachingOptions": {"enableCache": True}} for name in ("A", "B")}
     return {
@@ -76,9 +73,8 @@ def test_training_is_uncached_on_vertex_if_its_age_is_limited(read_run):
 
 
 def test_a_task_without_retries_has_no_policy():
-    tasks = edited(set_retries, make_spec(), {"A": Retry(), "B": Retry(max_retries=1)}, "vertex")["root"]["dag"][
-        "tasks"
-    ]
+    spec = edited(set_retries, make_spec(), {"A": Retry(), "B": Retry(max_retries=1)}, "vertex")
+    tasks = spec["root"]["dag"]["tasks"]
     assert "retryPolicy" not in tasks["A"]
     assert tasks["B"]["retryPolicy"]["maxRetryCount"] == 1
 
@@ -88,7 +84,7 @@ def test_on_kubeflow_the_total_time_of_all_tries_is_unlimited():
     assert retry_policy("Trainer", retry, "kubeflow") == {
         "backoffDuration": "30s",
         "backoffFactor": 3.0,
-        "backoffMaxDuration": YEAR,
+        "backoffMaxDuration": "31536000s",
         "maxRetryCount": 3,
     }
 

@@ -55,10 +55,7 @@ def test_images_and_boxes_are_counted_as_in_the_summary_of_an_ingestion(tmp_path
     ]
 
 
-def test_nodes_that_ran_are_shown():
+def test_nodes_that_ran_are_shown_and_a_push_that_was_killed_in_the_run_before():
     assert cache_row(1, is_cached=False) == "ran: Trainer, Pusher; cached: Gen"
-
-
-def test_a_push_that_was_killed_in_the_run_before_is_shown():
     assert cache_row(1, is_cached=True) == "ran: Pusher; cached: Gen, Trainer"
     assert "Pusher" not in cache_row(0, is_cached=True)

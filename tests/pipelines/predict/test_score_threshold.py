@@ -41,29 +41,19 @@ def test_classes_whose_own_score_is_much_lower_are_named(tmp_path, write_card, c
     assert "cat" not in error
 
 
-def test_given_score_wins_and_nothing_is_printed(tmp_path, write_card, capsys):
+def test_given_score_wins_and_without_a_card_there_is_a_default(tmp_path, write_card, capsys):
+    assert choose_min_score(None, tmp_path) == 0.5
+    assert "0.5" in capsys.readouterr().err
     write_card(card_with(0.38796))
     assert choose_min_score(0.0, tmp_path) == 0.0
     assert capsys.readouterr().err == ""
 
 
-def test_model_without_a_card_gets_the_default(tmp_path, capsys):
-    assert choose_min_score(None, tmp_path) == 0.5
-    assert "0.5" in capsys.readouterr().err
+EVALUATIONS = ("null", '{"best_f1": null}')
+TEXTS = ("", "[]", "[" * 9**6, card_with("high"), card_with(7.0))
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "[]",
-        '{"evaluation": null}',
-        '{"evaluation": {"best_f1": null}}',
-        card_with("high"),
-        card_with(7.0),
-        "[" * 9**6,
-    ],
-)
+@pytest.mark.parametrize("text", [*TEXTS, *(f'{{"evaluation": {each}}}' for each in EVALUATIONS)])
 def test_card_without_a_score_is_no_error(tmp_path, write_card, text):
     write_card(text)
     assert choose_min_score(None, tmp_path) == 0.5

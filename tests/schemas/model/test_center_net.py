@@ -1,5 +1,6 @@
 import dataclasses
 import json
+from typing import Any
 
 import pytest
 
@@ -39,8 +40,7 @@ def make(**changes: object) -> CenterNet:
 
 
 def extractor_of(text: str) -> dict[str, object]:
-    report = parse_pipeline_config(f"model {{ center_net {{ feature_extractor {{ {text} }} }} }}", "F")
-    return dict(report.located.data["model"]["feature_extractor"])
+    return dict(center_net_of(f"feature_extractor {{ {text} }}")["feature_extractor"])
 
 
 def make_with(backbone: str, side: int) -> CenterNet:
@@ -75,10 +75,7 @@ def make_with(backbone: str, side: int) -> CenterNet:
 def test_a_wrong_value_is_named(make_value, message):
     with pytest.raises(InputError, match=message):
         make_value()
-
-
-def test_side_must_fit_the_coarsest_map_of_an_hourglass():
-    make_with("hourglass_10", 40)
+    make_with("hourglass_10", 40)  # a side must fit the coarsest map
     make_with("hourglass_104", 1024)
 
 
@@ -114,10 +111,14 @@ def test_fields_of_mobilenet_are_ignored_with_other_backbones(backbone):
     assert extractor_of(text).keys() == {"backbone"}
 
 
+def center_net_of(text: str) -> dict[str, Any]:
+    report = parse_pipeline_config(f"model {{ center_net {{ {text} }} }}", "F")
+    return dict(report.located.data["model"])
+
+
 def test_omitted_powers_of_the_penalty_reduced_loss_are_0():
-    text = "classification_loss { penalty_reduced_logistic_focal_loss {} }"
-    report = parse_pipeline_config(f"model {{ center_net {{ object_center_params {{ {text} }} }} }}", "F")
-    loss = report.located.data["model"]["object_center_params"]["classification_loss"]
+    text = "object_center_params { classification_loss { penalty_reduced_logistic_focal_loss {} } }"
+    loss = center_net_of(text)["object_center_params"]["classification_loss"]
     assert loss == {"type": "PenaltyReducedFocal", "alpha": 0.0, "beta": 0.0}
 
 
@@ -153,12 +154,9 @@ def make_keypoints(*names: str, **changes: object) -> KeypointEstimation:
     return KeypointEstimation(**(values | changes))
 
 
-def test_keypoints_of_persons_are_in_the_order_of_coco():
+def test_keypoints_of_persons_are_in_the_order_of_coco_and_others_in_their_own():
     task = make_keypoints(*sorted(COCO_SIGMAS))
     assert [each.name for each in task.points] == list(COCO_SIGMAS)
-
-
-def test_other_keypoints_are_in_their_own_order():
     assert [each.name for each in make_keypoints("tail", "ear", "nose").points] == ["tail", "ear", "nose"]
 
 
@@ -185,5 +183,4 @@ def test_a_model_with_keypoints_is_not_converted(export, field):
 
 def test_the_class_of_persons_has_its_displayed_name():
     text = "keypoint_estimation_task { task_name: 'pose' keypoint_class_name: '/m/01g317' }"
-    report = parse_pipeline_config(f"model {{ center_net {{ {text} }} }}", "F")
-    assert report.located.data["model"]["keypoint_estimation_task"]["keypoint_class_name"] == "person"
+    assert center_net_of(text)["keypoint_estimation_task"]["keypoint_class_name"] == "person"

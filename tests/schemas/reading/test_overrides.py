@@ -15,26 +15,24 @@ BASE = Located(
 )
 
 
-def test_merge_keeps_other_keys():
+def test_merge_keeps_other_keys_and_does_not_change_its_layers():
     merged = merge(BASE, parse_set("train.optimizer.momentum=0.8"))
     assert merged.data["train"]["optimizer"] == {"type": "Momentum", "momentum": 0.8}
     assert merged.data["train"]["batch_size"] == 128
-
-
-def test_merge_does_not_change_its_layers():
-    merge(BASE, parse_set("train.augmentations[0].probability=1"))
+    merged = merge(BASE, parse_set("train.augmentations[0].probability=1"))
+    assert merged.data["train"]["augmentations"] == [{"type": "Flip", "probability": 1}, {"type": "Crop"}]
     assert BASE.data["train"]["augmentations"][0]["probability"] == 0.5
+    assert merge(BASE, parse_set("train.augmentations=[]")).data["train"]["augmentations"] == []
+    merged = merge(BASE, *(parse_set(f"train.batch_size={i}") for i in range(1100)))  # in order
+    assert merged.data["train"]["batch_size"] == 1099
 
 
 def test_another_type_replaces_the_mapping():
     merged = merge(BASE, parse_set("train.optimizer={type: Adam, epsilon: 1e-7}"))
     assert merged.data["train"]["optimizer"] == {"type": "Adam", "epsilon": "1e-7"}  # from_dict makes it a number
-
-
-def test_list_is_replaced_and_an_indexed_item_is_merged():
-    assert merge(BASE, parse_set("train.augmentations=[]")).data["train"]["augmentations"] == []
-    merged = merge(BASE, parse_set("train.augmentations[0].probability=1"))
-    assert merged.data["train"]["augmentations"] == [{"type": "Flip", "probability": 1}, {"type": "Crop"}]
+    assert merged.locate(("train", "optimizer", "momentum")) == "--set train.optimizer"
+    merged = merge(BASE, parse_set("train.optimizer={type: Momentum}"))
+    assert merged.locate(("train", "optimizer", "momentum")) == "base"
 
 
 def test_index_out_of_range_is_rejected():
@@ -65,6 +63,8 @@ def test_every_key_is_located():
 )
 def test_value_is_parsed_as_yaml(text, value):
     assert parse_set(text).data == {"a": value}
+    assert read_setting("a=foo.yaml").data == {"a": "foo.yaml"}  # no file
+    assert parse_set("smtp.password=hunter2").locate(("smtp", "password")) == "--set smtp.password"
 
 
 @pytest.mark.parametrize("text", ["train.batch_size", "a..b=1", "=1", "a[x]=1", "a=[1", "a=*x", "a=!!python/none x"])
@@ -87,27 +87,3 @@ def test_settings_file_that_is_not_a_mapping_is_rejected(tmp_path):
     (tmp_path / "o.yaml").write_text("- 1\n")
     with pytest.raises(InputError, match=r"o\.yaml:1: got \[1\], allowed: a mapping"):
         read_setting(str(tmp_path / "o.yaml"))
-
-
-def test_keys_of_a_replaced_mapping_are_located_in_the_new_layer():
-    merged = merge(BASE, parse_set("train.optimizer={type: Adam}"))
-    assert merged.locate(("train", "optimizer", "momentum")) == "--set train.optimizer"
-
-
-def test_keys_kept_by_a_merge_are_located_in_the_old_layer():
-    merged = merge(BASE, parse_set("train.optimizer={type: Momentum}"))
-    assert merged.locate(("train", "optimizer", "momentum")) == "base"
-
-
-def test_many_settings_are_merged_in_order():
-    merged = merge(BASE, *(parse_set(f"train.batch_size={i}") for i in range(1100)))
-    assert merged.data["train"]["batch_size"] == 1099
-
-
-def test_setting_whose_value_ends_with_yaml_is_not_a_file():
-    assert read_setting("a=foo.yaml").data == {"a": "foo.yaml"}
-
-
-def test_location_of_a_setting_omits_its_value():
-    layer = parse_set("smtp.password=hunter2")
-    assert layer.locate(("smtp", "password")) == "--set smtp.password"

@@ -23,37 +23,28 @@ def _lines(data: str, *others: str) -> str:
     return "\n".join((_DATA.replace("DATA", data), *others))
 
 
-def test_default_push_folder_on_vertex_is_below_the_pipeline_root(tmp_path):
-    run = _read(tmp_path, _lines("gs://bucket/cells", _VERTEX), "vertex")
+def test_default_push_and_records_folders_on_vertex_are_below_the_pipeline_root(tmp_path):
+    run = _read(tmp_path, _lines("gs://bucket/cells", _VERTEX, "retrain: {min_new_images: 1}"), "vertex")
     assert (run.data.path, run.push_to, run.workspace) == ("gs://bucket/cells", "gs://bucket/root/cells/serving", "")
+    assert run.retrain is not None
+    assert run.retrain.records == "gs://bucket/root/cells/serving"
 
 
-def test_container_paths_are_not_checked_on_this_machine(tmp_path):
-    run = _read(tmp_path, _lines("/data/cells", _KUBEFLOW, "push_to: /models/cells"), "kubeflow")
-    assert (run.data.path, run.push_to) == ("/data/cells", "/models/cells")
-
-
-def test_certificate_is_relative_to_the_run_file(tmp_path):
+def test_container_paths_are_not_checked_and_the_certificate_is_relative_to_the_run_file(tmp_path):
     section = _KUBEFLOW.replace("image:", "ca_certificate: ca.pem, image:")
     run = _read(tmp_path, _lines("/data/cells", section, "push_to: /models/cells"), "kubeflow")
+    assert (run.data.path, run.push_to) == ("/data/cells", "/models/cells")
     assert run.kubeflow is not None
     assert run.kubeflow.ca_certificate == str(tmp_path / "ca.pem")
 
 
-def test_environment_variables_are_expanded_on_this_machine(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [("${CELLS}/{SPAN}", "gs://bucket/cells/{SPAN}"), ("embedded:digits", "embedded:digits")],
+)
+def test_environment_variables_are_expanded_on_this_machine(tmp_path, monkeypatch, written, read):
     monkeypatch.setenv("CELLS", "gs://bucket/cells")
-    assert _read(tmp_path, _lines("${CELLS}/{SPAN}", _VERTEX), "vertex").data.path == "gs://bucket/cells/{SPAN}"
-
-
-def test_embedded_data_need_no_folder(tmp_path):
-    run = _read(tmp_path, _lines("embedded:digits", _VERTEX), "vertex")
-    assert run.data.path == "embedded:digits"
-
-
-def test_training_records_default_to_the_push_folder(tmp_path):
-    run = _read(tmp_path, _lines("/data", _VERTEX, "retrain: {min_new_images: 1}"), "vertex")
-    assert run.retrain is not None
-    assert run.retrain.records == "gs://bucket/root/cells/serving"
+    assert _read(tmp_path, _lines(written, _VERTEX), "vertex").data.path == read
 
 
 @pytest.mark.parametrize(
@@ -90,16 +81,14 @@ def test_retrain_with_an_endpoint_needs_a_records_folder(tmp_path):
         _read(tmp_path, _lines("/data", _VERTEX, endpoint, "retrain: {min_new_images: 1}"), "vertex")
 
 
-def test_remote_run_file_is_valid_without_local_data(tmp_path):
+def test_a_run_file_is_valid_if_its_paths_are_somewhere(tmp_path):
     file = tmp_path / "run.yaml"
-    file.write_text(f"name: cells\n{_lines('gs://bucket/cells', _VERTEX)}\n", encoding="utf-8")
-    tree, _ = load_run_tree(file)
-    check_paths(build_run(tree), tree, file)
 
-
-def test_run_file_with_invalid_paths_everywhere_is_rejected(tmp_path):
-    file = tmp_path / "run.yaml"
-    file.write_text(f"name: cells\n{_lines('nowhere', _KUBEFLOW)}\n", encoding="utf-8")
-    tree, _ = load_run_tree(file)
-    with pytest.raises(InputError, match=r"data\.path: got 'nowhere', allowed on Kubeflow"):
+    def check(*lines: str) -> None:
+        file.write_text(f"name: cells\n{_lines(*lines)}\n", encoding="utf-8")
+        tree, _ = load_run_tree(file)
         check_paths(build_run(tree), tree, file)
+
+    check("gs://bucket/cells", _VERTEX)
+    with pytest.raises(InputError, match=r"data\.path: got 'nowhere', allowed on Kubeflow"):
+        check("nowhere", _KUBEFLOW)
