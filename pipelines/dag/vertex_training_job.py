@@ -49,6 +49,7 @@ _MAX_UNSEEN_SECONDS = 3600.0  # a job may run this long although its state canno
 _CANCEL_SECONDS = 20.0
 _REQUEST_ERRORS = (GoogleAPIError, GoogleAuthError, OSError)
 _LOGGER = logging.getLogger("detloom")
+_Artifacts = dict[str, list[Artifact]]
 
 
 class _JobClient(VertexJobClient):
@@ -63,8 +64,8 @@ class _JobClient(VertexJobClient):
 
     def generate_container_command(
         self,
-        input_dict: dict[str, list[Artifact]],
-        output_dict: dict[str, list[Artifact]],
+        input_dict: _Artifacts,
+        output_dict: _Artifacts,
         exec_properties: dict[str, Any],
         executor_class_path: str,
     ) -> list[str]:
@@ -85,8 +86,8 @@ class TrainerExecutor(BaseExecutor):
 
     def Do(
         self,
-        input_dict: dict[str, list[Artifact]],
-        output_dict: dict[str, list[Artifact]],
+        input_dict: _Artifacts,
+        output_dict: _Artifacts,
         exec_properties: dict[str, Any],
     ) -> None:
         self._log_startup(input_dict, output_dict, exec_properties)

@@ -22,6 +22,7 @@ from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.data import Data, IngestSettings
 
 MAX_RECORDS = 20_000  # records of a split that are read; more would not change a choice
+_RelativeBox = tuple[float, float, float, float]  # ymin, xmin, ymax, xmax from 0 to 1
 MAX_IMAGES = 2_000  # images of a split that are opened for their size
 
 
@@ -84,7 +85,7 @@ def scan_data(root: str, data_format: str = "") -> DataScan:
     if data_format == UNLABELLED:
         raise InputError(f"{root}: contains images without labels; give a folder of labelled images in a known format.")
     scan = DataScan(root, data_format, evidence.sentence, evidence.splits)
-    boxes: list[tuple[float, float, float, float]] = []
+    boxes: list[_RelativeBox] = []
     split_of_image: dict[bytes, tuple[str, str]] = {}
     for split, source in (evidence.splits or {"": ""}).items():
         for record in _read_records(folder, scan, split, source):
@@ -138,8 +139,8 @@ def _size_of(record: SourceRecord, image: bytes) -> tuple[int, int] | None:
     return record.declared_hw
 
 
-def _relative_boxes(record: SourceRecord, image_hw: tuple[int, int]) -> list[tuple[float, float, float, float]]:
-    """Return the boxes that have an area inside the image, as ymin, xmin, ymax, xmax from 0 to 1."""
+def _relative_boxes(record: SourceRecord, image_hw: tuple[int, int]) -> list[_RelativeBox]:
+    """Return the boxes that have an area inside the image."""
     height, width = (1, 1) if record.is_relative else image_hw
     found = []
     for each in record.objects:
@@ -150,7 +151,7 @@ def _relative_boxes(record: SourceRecord, image_hw: tuple[int, int]) -> list[tup
     return found
 
 
-def _check_found(scan: DataScan, boxes: list[tuple[float, float, float, float]]) -> None:
+def _check_found(scan: DataScan, boxes: list[_RelativeBox]) -> None:
     if not boxes:
         raise InputError(
             f"{scan.root}: read as {scan.data_format} ({scan.evidence}), has {scan.total_images} images but no object "

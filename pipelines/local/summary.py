@@ -29,6 +29,8 @@ from detloom.schemas.run_file.model_card import CARD_PAGE
 from detloom.schemas.run_file.push import is_remote
 from detloom.schemas.run_file.run_file import RunFile
 
+_Rows = list[tuple[str, str]]  # name and value of each line
+
 
 @dataclass(frozen=True)
 class NodeRun:
@@ -147,7 +149,7 @@ def _format_push(nodes: dict[str, NodeRun], push_to: str) -> str:
     return f"\nTo push it nevertheless, with your reason: {command}"
 
 
-def _training_rows(nodes: dict[str, NodeRun]) -> list[tuple[str, str]]:
+def _training_rows(nodes: dict[str, NodeRun]) -> _Rows:
     """Return the reason for training or skipping it; empty if the pipeline always trains."""
     if "RetrainDecision" not in nodes:
         return []
@@ -156,7 +158,7 @@ def _training_rows(nodes: dict[str, NodeRun]) -> list[tuple[str, str]]:
     return [("training", f"skipped: {rest}" if head.endswith("skipped") else rest)]
 
 
-def _model_rows(nodes: dict[str, NodeRun], push_to: str) -> list[tuple[str, str]]:
+def _model_rows(nodes: dict[str, NodeRun], push_to: str) -> _Rows:
     evaluator = nodes["DetectionEvaluator"]
     metrics = evaluator.read_json("evaluation", "metrics.json")["candidate"]
     decision = evaluator.read_json("evaluation", "decision.json")
@@ -172,7 +174,7 @@ def _model_rows(nodes: dict[str, NodeRun], push_to: str) -> list[tuple[str, str]
 _NEVER_CACHED = ("PreviousReportResolver", "WarmStartResolver", "BaselineResolver", "Pusher", "Notifier")
 
 
-def _cache_rows(nodes: dict[str, NodeRun]) -> list[tuple[str, str]]:
+def _cache_rows(nodes: dict[str, NodeRun]) -> _Rows:
     """Summarize the cached nodes. Resolvers, Pusher and Notifier always run; a push counts if it made a version."""
     cached = [name for name, node in nodes.items() if node.is_cached]
     ran = [name for name, node in nodes.items() if not node.is_cached and name not in _NEVER_CACHED]
@@ -183,7 +185,7 @@ def _cache_rows(nodes: dict[str, NodeRun]) -> list[tuple[str, str]]:
     return [("cache", f"ran: {', '.join(ran)}; cached: {', '.join(cached)}")] if cached else []
 
 
-def _anomaly_rows(example_validator: NodeRun) -> list[tuple[str, str]]:
+def _anomaly_rows(example_validator: NodeRun) -> _Rows:
     """Return the differences between examples and schema by split; empty if there are none."""
     found = []
     storage = open_storage(example_validator.address("anomalies"))
@@ -194,7 +196,7 @@ def _anomaly_rows(example_validator: NodeRun) -> list[tuple[str, str]]:
     return [("anomalies", text) for text in found]
 
 
-def _data_rows(example_gen: NodeRun) -> list[tuple[str, str]]:
+def _data_rows(example_gen: NodeRun) -> _Rows:
     report = example_gen.read_json("rejects", REPORT_FILE)
     written = ", ".join(f"{name} {split['num_written']}" for name, split in report["splits"].items())
     quarantined = f"{report['num_quarantined']} images, {report['num_boxes_quarantined']} boxes"

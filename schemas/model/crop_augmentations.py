@@ -130,7 +130,8 @@ class SsdRandomCropPadOperation(_Padding, _CropWithRatios):
         super().__post_init__()
         self.check_padding()
         for field in ("pad_color_r", "pad_color_g", "pad_color_b"):
-            check(0 <= getattr(self, field) <= 255, field, getattr(self, field), "0 to 255")
+            color = getattr(self, field)
+            check(0 <= color <= 255, field, color, "0 to 255")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -92,8 +92,9 @@ class SsdAnchorGenerator:
             check(len(values) in (0, self.num_layers), field, values, f"none, or num_layers ({self.num_layers})")
             check(all(value >= 0 for value in values), field, values, "0 or more")
         for height, width in (("height_stride", "width_stride"), ("height_offset", "width_offset")):
-            both = bool(getattr(self, height)) == bool(getattr(self, width))
-            check(both, height, getattr(self, height), f"set together with {width}, or neither")
+            values = getattr(self, height)
+            both = bool(values) == bool(getattr(self, width))
+            check(both, height, values, f"set together with {width}, or neither")
 
 
 @dataclass(frozen=True, kw_only=True)
