@@ -22,8 +22,8 @@ from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.data import Data, IngestSettings
 
 MAX_RECORDS = 20_000  # records of a split that are read; more would not change a choice
-_RelativeBox = tuple[float, float, float, float]  # ymin, xmin, ymax, xmax from 0 to 1
 MAX_IMAGES = 2_000  # images of a split that are opened for their size
+_RelativeBox = tuple[float, float, float, float]  # ymin, xmin, ymax, xmax from 0 to 1
 
 
 @dataclass

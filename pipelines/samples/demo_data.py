@@ -26,12 +26,12 @@ _TEST_PHOTO_SHARE = 0.3  # the part of each photograph's width, on the right
 _DIGIT_PX = (30, 60)  # height of a digit's cell
 _MAX_DIGITS = 6
 _INK_VISIBLE = 0.3  # minimum opacity of ink inside the box
-_Box = tuple[int, int, int, int]  # x, y, width and height in pixels
-_LabelledBoxes = list[tuple[_Box, int]]  # with the value of the digit
 _HALO_PX = 3  # dark margin around the ink
 _MAX_SHARED = 0.05  # maximum overlap, relative to the smaller box
 _JPEG_QUALITY = 92
 _NUM_EMPTY_IN = 40  # one image of this many has no digit
+_Box = tuple[int, int, int, int]  # x, y, width and height in pixels
+_LabelledBoxes = list[tuple[_Box, int]]  # with the value of the digit
 
 
 def write_demo_data(

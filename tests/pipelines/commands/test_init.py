@@ -7,11 +7,7 @@ from command_line import detloom_command, sentence
 from detloom.pipelines.commands.init import Duration
 from detloom.schemas.run_file.read_run_file import read_run_file
 
-LISTS = {
-    "train": [f"c{i}" for i in range(8)],
-    "val": ["dz1", "c8"],
-    "test": ["dz2", "c9"],
-}
+LISTS = {"train": [f"c{i}" for i in range(8)], "val": ["dz1", "c8"], "test": ["dz2", "c9"]}
 
 
 def test_init_writes_a_run_file_that_can_be_read(make_voc, tmp_path, monkeypatch):
@@ -53,24 +49,20 @@ def test_init_with_a_format_that_is_not_there_is_refused(make_voc, tmp_path):
     assert "no COCO annotation file found" in sentence(result)
 
 
-def test_run_of_a_folder_keeps_its_settings(make_voc, tmp_path):
+def test_run_of_a_folder_keeps_its_settings_and_another_folder_with_its_name_is_refused(make_voc, tmp_path):
     folder, workspace = make_voc(**LISTS), tmp_path / "runs"
-    first = detloom_command("run", folder, "--workspace", workspace, "--quality", "fast", "--explain")
-    assert first.exit_code == 0, first.output
-    written = (workspace / "run.yaml").read_text()
+    run_file = workspace / "run.yaml"
+
+    def run(*options):
+        result = detloom_command("run", folder, "--workspace", workspace, *options, "--explain")
+        assert result.exit_code == 0, result.output
+        return run_file.read_text()
+
+    written = run("--quality", "fast")
     assert "quality fast" in written
-    (workspace / "run.yaml").write_text(f"{written}# changed\n")
-    second = detloom_command("run", folder, "--workspace", workspace, "--explain")
-    assert second.exit_code == 0, second.output
-    assert (workspace / "run.yaml").read_text().endswith("# changed\n")
-    third = detloom_command("run", folder, "--workspace", workspace, "--quality", "balanced", "--explain")
-    assert third.exit_code == 0, third.output
-    assert "quality balanced" in (workspace / "run.yaml").read_text()
-
-
-def test_run_of_another_folder_with_the_same_name_is_refused(make_voc, tmp_path):
-    folder, workspace = make_voc(**LISTS), tmp_path / "runs"
-    assert detloom_command("run", folder, "--workspace", workspace, "--explain").exit_code == 0
+    run_file.write_text(f"{written}# changed\n")
+    assert run().endswith("# changed\n")
+    assert "quality balanced" in run("--quality", "balanced")
     other = tmp_path / "other/voc"
     other.mkdir(parents=True)
     result = detloom_command("run", other, "--workspace", workspace, "--explain")
@@ -78,9 +70,9 @@ def test_run_of_another_folder_with_the_same_name_is_refused(make_voc, tmp_path)
     assert "--workspace" in sentence(result)
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("20m", 1200), ("1h30m", 5400), ("90s", 90), ("1h1s", 3601)])
-def test_durations(text, seconds):
-    assert Duration().convert(text, None, None) == seconds
+def test_durations():
+    texts = {"20m": 1200, "1h30m": 5400, "90s": 90, "1h1s": 3601}
+    assert {text: Duration().convert(text, None, None) for text in texts} == texts
 
 
 @pytest.mark.parametrize("text", ["", "20", "0m", "m", "-5m", "1000h", "20 m", "1m1h"])

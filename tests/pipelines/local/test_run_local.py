@@ -132,9 +132,8 @@ def test_the_tfx_command_line_creates_and_runs_the_pipeline(small_run):
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         }
         command = [str(Path(sys.executable).parent / "tfx"), *arguments, "--engine=local"]
-        return subprocess.run(
-            command, capture_output=True, text=True, env=environment, cwd=small_run.parent, check=False
-        )
+        options = {"capture_output": True, "text": True, "env": environment, "cwd": small_run.parent}
+        return subprocess.run(command, **options, check=False)
 
     created = tfx("pipeline", "create", f"--pipeline-path={ROOT / 'pipelines' / 'local_runner.py'}")
     assert created.returncode == 0, created.stderr[-2000:]

@@ -34,13 +34,10 @@ def test_layers_channels_and_numbers_for_which_memory_is_reserved_are_limited(pr
             replace(owner, **{field: value})
 
 
-def test_the_share_that_dropout_keeps_is_more_than_rounding():
+def test_the_share_that_dropout_keeps_and_the_number_of_augmentation_layers_are_limited():
     predictor = find_preset(SSD).config.model.box_predictor
     with pytest.raises(FieldError, match=r"dropout_keep_probability.*0\.001 to 1"):
         replace(predictor, dropout_keep_probability=1e-17)
-
-
-def test_number_of_augmentation_layers_is_limited():
     assert RandAugment(num_layers=32).num_layers == 32
     with pytest.raises(FieldError, match=r"num_layers.*1000000.*32"):
         RandAugment(num_layers=10**6)
