@@ -94,12 +94,9 @@ def test_every_setting_has_an_option_with_its_name_default_and_documentation():
     assert "--classes" in options["unknown_class"].help
 
 
-def test_an_output_at_s3_is_refused(make_voc):
+def test_an_output_at_s3_is_refused_and_an_input_needed(make_voc, tmp_path):
     result = detloom_command("ingest", "--input", make_voc(a=["c1"]), "--output", "s3://bucket/examples")
     assert "--output: got 's3://bucket/examples'" in sentence(result)
-
-
-def test_an_input_is_needed(tmp_path):
     result = detloom_command("ingest", "--output", tmp_path / "out")
     assert result.exit_code == 2
     assert "--input" in result.output

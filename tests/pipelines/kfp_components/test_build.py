@@ -19,14 +19,9 @@ from detloom.schemas.errors import InputError
 ROOT = Path(__file__).parents[3]
 IMAGE = "registry.example.org/ml/detloom@sha256:0123"
 SOME_TYPES = {
-    "ingest": {
-        "split_by_ratio": "STRUCT",
-        "classes": "LIST",
-        "num_workers": "NUMBER_INTEGER",
-        "metrics": "system.Metrics",
-    },
+    "ingest": {"split_by_ratio": "STRUCT", "classes": "LIST", "num_workers": "NUMBER_INTEGER"},
     "validate": {"examples": "system.Dataset", "config": "STRING", "page": "system.HTML"},
-    "train": {"overrides": "STRUCT", "model": "system.Model"},
+    "train": {"overrides": "STRUCT", "model": "system.Model", "metrics": "system.Metrics"},
     "evaluate": {"blessed": "BOOLEAN", "curves": "system.ClassificationMetrics"},
     "push": {"model": "system.Model", "address": "STRING"},
 }
@@ -77,6 +72,8 @@ def test_the_container_runs_the_step_of_its_name_in_the_image(tmp_path):
 
 def test_a_missing_or_wrong_argument_is_refused_when_the_pipeline_is_built():
     built = components_of(IMAGE)
+    with pytest.raises(InputError, match=r"^image"):
+        components_of(" ")
 
     @dsl.pipeline
     def one(data: str):
@@ -102,11 +99,6 @@ def test_a_pipeline_may_depend_on_the_decision(tmp_path):
     condition = spec.root.dag.tasks["condition-1"].trigger_policy.condition
     assert condition == "inputs.parameter_values['pipelinechannel--evaluate-blessed'] == true"
     assert {*spec.components["comp-condition-1"].dag.tasks} == {"push"}
-
-
-def test_an_empty_image_is_refused():
-    with pytest.raises(InputError, match=r"^image"):
-        components_of(" ")
 
 
 def test_a_machine_that_builds_pipelines_needs_neither_tensorflow_nor_tfx():
