@@ -21,16 +21,11 @@ def test_scan_counts_images_objects_and_sizes(make_coco):
     assert not scan.shared_images
 
 
-def test_equal_files_in_two_splits_are_found(make_coco):
-    scan = scan_data(str(make_coco({"train": [1, 2, 3], "val": [4], "test": [3]})))
-    assert sorted(scan.shared_images) == ["images/test_3.png", "images/train_3.png"]
-
-
-def test_equal_files_in_one_split_are_not_reported(make_coco):
-    folder = make_coco({"train": [1, 2], "val": [4], "test": [5]})
+def test_equal_files_in_two_splits_are_found_and_those_in_one_split_not_reported(make_coco):
+    folder = make_coco({"train": [1, 2, 3], "val": [4], "test": [3]})
     images = folder / "images"
     (images / "train_1.png").write_bytes((images / "train_2.png").read_bytes())
-    assert not scan_data(str(folder)).shared_images
+    assert sorted(scan_data(str(folder)).shared_images) == ["images/test_3.png", "images/train_3.png"]
 
 
 def test_unreadable_images_keep_the_size_that_the_labels_state(make_coco):
@@ -57,13 +52,18 @@ def test_sizes_of_images_that_are_not_opened_come_from_the_labels(make_coco, mon
     assert scan_data(str(folder)).image_sizes == [(60, 80)] * 3
 
 
+def change_labels(folder, part, **values):
+    """Change values of the first image or annotation of the training split."""
+    path = folder / "annotations/train.json"
+    content = json.loads(path.read_text())
+    content[part][0].update(values)
+    path.write_text(json.dumps(content))
+
+
 @pytest.mark.parametrize("height", [0, -60])
 def test_impossible_sizes_in_the_labels_are_left_out(make_coco, height):
     folder = make_coco({"train": [1, 2]})
-    path = folder / "annotations/train.json"
-    content = json.loads(path.read_text())
-    content["images"][0]["height"] = height
-    path.write_text(json.dumps(content))
+    change_labels(folder, "images", height=height)
     (folder / "images/train_1.png").unlink()
     assert scan_data(str(folder)).image_sizes == [(60, 80)]
 
@@ -71,24 +71,18 @@ def test_impossible_sizes_in_the_labels_are_left_out(make_coco, height):
 @pytest.mark.parametrize("box", [[float("nan"), 6, 16, 12], [8, 6, 0, 0], [500, 6, 16, 12]])
 def test_boxes_without_an_area_in_the_image_are_left_out(make_coco, box):
     folder = make_coco({"train": [1, 2]})
-    path = folder / "annotations/train.json"
-    content = json.loads(path.read_text())
-    content["annotations"][0]["bbox"] = box
-    path.write_text(json.dumps(content))
+    change_labels(folder, "annotations", bbox=box)
     scan = scan_data(str(folder))
     assert len(scan.boxes) == 3
     assert np.isfinite(scan.boxes).all()
 
 
-def test_images_without_labels_are_refused(tmp_path):
+def test_images_without_labels_and_a_data_set_without_objects_are_refused(tmp_path, make_coco):
     from PIL import Image
 
-    Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
-    with pytest.raises(InputError, match="images without labels"):
-        scan_data(str(tmp_path))
-
-
-def test_a_data_set_without_objects_is_refused(make_coco):
-    folder = make_coco({"train": []})
     with pytest.raises(InputError, match="no object whose image can be read"):
-        scan_data(str(folder))
+        scan_data(str(make_coco({"train": []})))
+    (tmp_path / "unlabelled").mkdir()
+    Image.new("RGB", (8, 8)).save(tmp_path / "unlabelled/a.png")
+    with pytest.raises(InputError, match="images without labels"):
+        scan_data(str(tmp_path / "unlabelled"))

@@ -58,10 +58,12 @@ def comparable(config: TrainEvalConfig) -> Any:
     return json.loads(to_canonical_json(ordered), parse_float=lambda text: float(np.float32(text)))
 
 
-def test_the_families_are_listed():
+def test_the_families_are_listed_and_sizes_are_those_of_the_input():
     numbers = {"SSD": 3, "RetinaNet": 7, "EfficientDet": 15, "CenterNet": 8, "Faster R-CNN": 10, "Mask R-CNN": 1}
     assert Counter(preset.family for preset in list_presets()) == numbers
     assert len(set(NAMES)) == len(NAMES)
+    assert find_preset("ssd_mobilenet_v2_320x320").image_hw == (300, 300)  # stretched
+    assert find_preset("efficientdet_d1").image_hw == (640, 640)  # padded
 
 
 @pytest.mark.parametrize("name", IN_ZOO)
@@ -95,16 +97,13 @@ def test_preset_has_no_class_count_and_no_paths_and_survives_json(name: str):
     assert from_json(TrainEvalConfig, to_canonical_json(config)) == config
 
 
-def test_image_size_of_stretched_and_padded_inputs():
-    assert find_preset("ssd_mobilenet_v2_320x320").image_hw == (300, 300)
-    assert find_preset("efficientdet_d1").image_hw == (640, 640)
-
-
 def test_d7x_has_one_more_level_and_is_not_in_the_zoo():
     preset = find_preset("efficientdet_d7x")
     assert preset.config.model.feature_extractor.neck.max_level == 8
     assert preset.config.model.image_resizer.half_pixel_centers
     assert "not in the TF2 detection zoo" in preset.description
+    with pytest.raises(InputError, match=r"got 'efficientdet-d0'.*'efficientdet_d0'\?"):
+        find_preset("efficientdet-d0")
 
 
 @pytest.mark.parametrize(
@@ -137,8 +136,3 @@ def test_lite0_has_the_number_of_parameters_of_google_automl(reference_dir: Path
     trained = [key for key in shapes if "/moving_" not in key and not key.endswith("/ExponentialMovingAverage")]
     count = sum(math.prod(shapes[key]) for key in trained if key != "global_step")
     assert find_preset("efficientdet_lite0").num_parameters == count == 3_243_470
-
-
-def test_unknown_preset_suggests_the_closest():
-    with pytest.raises(InputError, match=r"got 'efficientdet-d0'.*'efficientdet_d0'\?"):
-        find_preset("efficientdet-d0")
