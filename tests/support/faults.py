@@ -123,3 +123,10 @@ def _writes(event: str, arguments: tuple[object, ...]) -> bool:
     if event == "open":
         return isinstance(arguments[2], int) and bool(arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
     return event in (*_REMOVES, "os.mkdir", "os.rename", "os.fsync", "shutil.copyfile")
+
+
+def read_visible(folder: Path) -> dict[str, bytes]:
+    """Return the files below a folder by relative path, without hidden ones, such as unfinished files."""
+    names = {path.relative_to(folder): path for path in folder.rglob("*") if path.is_file()}
+    is_hidden = {name: any(part.startswith(".") for part in name.parts) for name in names}
+    return {str(name): path.read_bytes() for name, path in names.items() if not is_hidden[name]}

@@ -47,10 +47,9 @@ def count_confusion(matches: Matches, class_names: tuple[str, ...], min_scores: 
     found, truth = np.flatnonzero(is_used & (truth_of_found < 0)), np.flatnonzero(is_left_G)
     found_rows, truth_rows = _pair_left_over(matches, found, truth)
     np.add.at(counts, (truth_classes[truth_rows], found_classes[found_rows]), 1)
-    counts[:-1, -1] = np.bincount(truth_classes[truth], minlength=num_classes)
-    counts[:-1, -1] -= np.bincount(truth_classes[truth_rows], minlength=num_classes)
-    counts[-1, :-1] = np.bincount(found_classes[found], minlength=num_classes)
-    counts[-1, :-1] -= np.bincount(found_classes[found_rows], minlength=num_classes)
+    missed, background = np.setdiff1d(truth, truth_rows), np.setdiff1d(found, found_rows)
+    counts[:-1, -1] = np.bincount(truth_classes[missed], minlength=num_classes)
+    counts[-1, :-1] = np.bincount(found_classes[background], minlength=num_classes)
     return Confusion(
         class_names=class_names, counts=tuple(tuple(row) for row in counts.tolist()), min_scores=min_scores
     )

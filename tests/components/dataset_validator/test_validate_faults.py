@@ -1,7 +1,7 @@
 """Validation that is killed, on a full or read-only disk, with a jumping clock, and twice at the same time."""
 
 import pytest
-from faults import stop_at_every_step
+from faults import read_visible, stop_at_every_step
 
 from detloom.components.dataset_validator.report.validation_page import write_report
 from detloom.components.dataset_validator.validate import LOCK_FILE, validate_examples
@@ -22,22 +22,14 @@ def examples(tmp_path, make_example, write_records):
     return tmp_path / "examples"
 
 
-def read_files(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
-def read_visible(folder):
-    return {name: data for name, data in read_files(folder).items() if not name.startswith(".")}
-
-
 @pytest.mark.slow  # forks of a process that has loaded TensorFlow
 @pytest.mark.reliability("kill", "validate")
 def test_killed_validation_leaves_complete_files_and_the_page_last(examples, tmp_path):
     report = validate_examples(examples, tmp_path / "whole")
-    expected, out = read_files(tmp_path / "whole"), tmp_path / "out"
+    expected, out = read_visible(tmp_path / "whole"), tmp_path / "out"
     num_kills = 0
     for num_kills in stop_at_every_step(out, lambda: write_report(out, report, {})):
-        found = read_visible(out) if out.exists() else {}
+        found = read_visible(out)
         assert found.items() <= expected.items(), num_kills
         assert found.keys() != {"report.html"}, num_kills
     assert num_kills >= 8  # far fewer would mean that the operations are not observed
@@ -60,11 +52,11 @@ def test_full_disk_leaves_no_report_and_the_next_validation_succeeds(examples, t
 @pytest.mark.reliability("read-only", "validate")
 def test_read_only_output_is_refused_and_the_earlier_report_kept(examples, disk):
     validate_examples(examples, disk.folder)
-    before = read_files(disk.folder)
+    before = read_visible(disk.folder)
     disk.make_read_only()
     with pytest.raises(InputError, match="Read-only file system"):
         validate_examples(examples, disk.folder)
-    assert read_files(disk.folder) == before
+    assert read_visible(disk.folder) == before
 
 
 @pytest.mark.reliability("lost lease", "validate")
@@ -87,7 +79,7 @@ def test_validation_that_lost_its_lock_writes_no_report(examples, tmp_path, monk
 def test_report_does_not_depend_on_the_clock(examples, tmp_path):
     for name in ("one", "two"):
         validate_examples(examples, tmp_path / name)
-    assert read_files(tmp_path / "one") == read_files(tmp_path / "two")
+    assert read_visible(tmp_path / "one") == read_visible(tmp_path / "two")
 
 
 @pytest.mark.reliability("concurrent runs", "validate")

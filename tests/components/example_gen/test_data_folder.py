@@ -151,16 +151,3 @@ def test_a_folder_nested_too_deeply_is_an_error(folder):
     os.makedirs(f"{folder.root}/images/" + "d/" * 70)
     with pytest.raises(InputError, match="64 folders"):
         list(folder.walk())
-
-
-def test_a_bucket_is_read_like_a_folder(google_bucket):
-    google_bucket.put("data/images/a.jpg", b"12345")
-    folder = DataFolder("gs://bucket/data")
-    assert folder.read_bytes("images/a.jpg", 5) == b"12345"
-    assert folder.list_files("", recursive=True) == ["images/a.jpg"]
-    assert folder.status("images/a.jpg").size == 5
-    assert refusal(folder.read_bytes, "images/b.jpg", 5) is Reason.MISSING_FILE
-    assert refusal(folder.read_bytes, "../a.jpg", 5) is Reason.PATH_OUTSIDE
-    with folder.open("images/a.jpg") as file:
-        file.seek(3)
-        assert file.read() == b"45"

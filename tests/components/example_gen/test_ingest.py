@@ -103,15 +103,6 @@ def test_identical_images_are_written_to_one_split(make_voc, tmp_path, run_inges
     assert not digests[0] & digests[1]
 
 
-def test_shards_of_an_earlier_attempt_are_deleted(make_voc, tmp_path, run_ingest):
-    folder = make_voc({"train": ["a"], "val": ["e"]})
-    stale = tmp_path / "out/Split-train/data_tfrecord-00001-of-00002"
-    stale.parent.mkdir(parents=True)
-    stale.write_bytes(b"stale")
-    run_ingest(folder, tmp_path / "out")
-    assert [path.name for path in stale.parent.iterdir()] == ["data_tfrecord-00000-of-00001"]
-
-
 @pytest.fixture
 def make_job(tmp_path):
     """Return a job with one planned shard, `train` 0, that holds the given records."""

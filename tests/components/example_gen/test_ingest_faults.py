@@ -1,23 +1,16 @@
 """Ingestion with a full or read-only disk, a lost lock and a jumping clock."""
 
 import json
-from pathlib import Path
 
 import pytest
 import tensorflow as tf
+from faults import read_visible
 
 from detloom.components.example_gen import ingest as ingest_module
 from detloom.components.storage.output_lock import hold_output
 from detloom.schemas.errors import InputError
 
 SPLITS = {"train": ["a", "b", "c"], "val": ["e"]}
-
-
-def read_tree(folder: Path) -> dict[str, bytes]:
-    """Return the files without those of the staging folder."""
-    files = (path for path in folder.rglob("*") if path.is_file())
-    names = {str(path.relative_to(folder)): path for path in files}
-    return {name: path.read_bytes() for name, path in names.items() if not name.startswith(".incomplete/")}
 
 
 @pytest.mark.reliability("full disk", "ingest")
@@ -32,7 +25,7 @@ def test_full_disk_leaves_no_report_and_the_next_ingestion_succeeds(make_voc, tm
     assert not list(out.glob("Split-*/data_tfrecord-*"))
     disk.empty()
     run_ingest(data, out)
-    assert read_tree(out) == read_tree(tmp_path / "whole")
+    assert read_visible(out) == read_visible(tmp_path / "whole")
 
 
 @pytest.mark.reliability("read-only", "ingest")
@@ -45,11 +38,11 @@ def test_data_on_a_read_only_disk_are_ingested_and_an_output_there_is_refused_an
         target = disk.folder / path.relative_to(tmp_path)
         target.mkdir() if path.is_dir() else target.write_bytes(path.read_bytes())
     run_ingest(data, disk.folder / "out")
-    before = read_tree(disk.folder / "out")
+    before = read_visible(disk.folder / "out")
     disk.make_read_only()
     with pytest.raises(InputError, match=r"/out: .*Read-only file system"):
         run_ingest(data, disk.folder / "out")
-    assert read_tree(disk.folder / "out") == before
+    assert read_visible(disk.folder / "out") == before
     report = run_ingest(disk.folder / "data", tmp_path / "out")
     assert report["num_written"] == 4
 
@@ -59,7 +52,7 @@ def test_data_on_a_read_only_disk_are_ingested_and_an_output_there_is_refused_an
 def test_ingestion_that_lost_its_lock_publishes_nothing(make_voc, tmp_path, run_ingest, monkeypatch, step):
     data, out = make_voc(SPLITS), tmp_path / "out"
     run_ingest(data, out)
-    before, original = read_tree(out), getattr(ingest_module, step)
+    before, original = read_visible(out), getattr(ingest_module, step)
 
     def lose(*arguments):
         found = original(*arguments)
@@ -70,7 +63,7 @@ def test_ingestion_that_lost_its_lock_publishes_nothing(make_voc, tmp_path, run_
     monkeypatch.setattr(ingest_module, step, lose)
     with pytest.raises(OSError, match=r"\.ingest\.lock"):
         run_ingest(data, out)
-    assert read_tree(out) == (before if step == "list_chunks" else {})
+    assert read_visible(out) == (before if step == "list_chunks" else {})
 
 
 @pytest.mark.reliability("clock jump", "ingest")
@@ -79,5 +72,5 @@ def test_output_does_not_depend_on_the_clock(make_voc, tmp_path, run_ingest):
     data = make_voc(SPLITS)
     for name in ("one", "two"):
         run_ingest(data, tmp_path / name)
-    assert read_tree(tmp_path / "one") == read_tree(tmp_path / "two")
+    assert read_visible(tmp_path / "one") == read_visible(tmp_path / "two")
     assert json.loads((tmp_path / "one/rejects/report.json").read_text())["num_written"] == 4

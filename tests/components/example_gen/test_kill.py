@@ -1,14 +1,7 @@
 """Kill ingestion at many points and run it again: the same bytes, and no partial file under a final name."""
 
 import pytest
-from faults import stop_at_every_step
-
-
-def read_final(folder):
-    """Return the files without unfinished ones, which are hidden."""
-    files = {path.relative_to(folder): path for path in folder.rglob("*") if path.is_file()}
-    is_hidden = {name: any(part.startswith(".") for part in name.parts) for name in files}
-    return {str(name): path.read_bytes() for name, path in files.items() if not is_hidden[name]}
+from faults import read_visible, stop_at_every_step
 
 
 @pytest.mark.slow  # some hundred ingestions
@@ -23,16 +16,16 @@ def test_a_killed_ingestion_leaves_no_partial_file_and_its_rerun_gives_the_same_
 
     out, num_runs, kill_at = tmp_path / "out", 0, 0
     ingest(tmp_path / "whole")
-    expected = read_final(tmp_path / "whole")
+    expected = read_visible(tmp_path / "whole")
     assert len([name for name in expected if "/data_tfrecord-" in name]) >= 4
     for kill_at in stop_at_every_step(out, lambda: ingest(out), every=9):
-        found = read_final(out)
+        found = read_visible(out)
         assert found.items() <= expected.items(), kill_at
         assert "rejects/report.json" not in found or found == expected, kill_at
         num_runs += 1
         if num_runs % 3 == 0:  # the others start on the remains of several kills
             ingest(out)
-            assert read_final(out) == expected, kill_at
+            assert read_visible(out) == expected, kill_at
             assert not (out / ".incomplete").exists(), kill_at
     assert num_runs > 10  # far fewer would mean that the operations are not observed
-    assert read_final(out) == expected
+    assert read_visible(out) == expected

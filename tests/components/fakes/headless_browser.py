@@ -3,7 +3,6 @@
 The protocol: https://chromedevtools.github.io/devtools-protocol/. It needs no driver and no port.
 """
 
-import base64
 import itertools
 import json
 import os
@@ -19,12 +18,9 @@ _SECONDS = 60.0  # for one answer
 _KEYS = {  # code and text of the keys that tests press
     "Enter": ("Enter", 13, "\r"),
     "Escape": ("Escape", 27, ""),
-    "Tab": ("Tab", 9, ""),
-    "ArrowLeft": ("ArrowLeft", 37, ""),
     "ArrowRight": ("ArrowRight", 39, ""),
     "ArrowDown": ("ArrowDown", 40, ""),
     "Home": ("Home", 36, ""),
-    " ": ("Space", 32, " "),
     "+": ("Equal", 187, "+"),
     "0": ("Digit0", 48, "0"),
 }
@@ -159,16 +155,6 @@ class Tab:
         """Return the addresses that were requested after the page itself; data URIs are none."""
         urls = [e["params"]["request"]["url"] for e in self.events if e["method"] == "Network.requestWillBeSent"]
         return [url for url in urls[1:] if not url.startswith("data:")]
-
-    def screenshot(self, path: Path, *, is_full: bool = False) -> None:
-        data = self.call("Page.captureScreenshot", captureBeyondViewport=is_full, **self._clip(is_full))["data"]
-        path.write_bytes(base64.b64decode(data))
-
-    def _clip(self, is_full: bool) -> dict[str, Any]:
-        if not is_full:
-            return {}
-        size = self.call("Page.getLayoutMetrics")["cssContentSize"]
-        return {"clip": {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}}
 
     def close(self) -> None:
         self._browser.call("Target.closeTarget", {"targetId": self._target})

@@ -10,15 +10,12 @@ import sys
 
 import pytest
 from faults import stop_at_every_step
+from pushes import push, roll_back_at
 
 from detloom.components.pusher.manifest import build_manifest
-from detloom.components.pusher.push import list_versions, push_model, read_records, roll_back
+from detloom.components.pusher.push import list_versions, read_records
 from detloom.components.pusher.versions import open_destination, verify_version
 from detloom.schemas.errors import InputError
-
-
-def no_check(folder):
-    """Accept every copy."""
 
 
 @pytest.fixture
@@ -29,15 +26,10 @@ def serving(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def push(serving):
-    return lambda model, at: push_model(model, serving, keep_versions=2, check=no_check, now=lambda: at)
-
-
-@pytest.fixture
-def restore(model, other_model, serving, push):
+def restore(model, other_model, serving):
     """Return a function that restores the folder with the versions 100 and 200."""
-    push(model, 100.0)
-    push(other_model, 200.0)
+    push(model, serving, 100.0)
+    push(other_model, serving, 200.0)
     shutil.copytree(serving, serving.with_name("before"))
 
     def call():
@@ -64,16 +56,14 @@ def look_at(serving):
         pytest.param("interrupt", marks=pytest.mark.nightly),
     ],
 )
-def test_interrupted_push_leaves_only_complete_versions_and_a_rerun_succeeds(
-    fault, model, other_model, serving, push, restore
-):
+def test_interrupted_push_leaves_only_complete_versions_and_a_rerun_succeeds(fault, model, serving, restore):
     versions, step = set(), 0
-    for step in stop_at_every_step(serving, lambda: push(model, 1000.0), fault):
+    for step in stop_at_every_step(serving, lambda: push(model, serving, 1000.0, keep_versions=2), fault):
         left, debris = look_at(serving)
         assert 200 in left, step  # the served version still exists
         if fault in ("error", "full", "interrupt"):  # the process survived and could remove its copy
             assert not [name for name in debris if name.startswith(".push-")], step
-        result = push(model, 2000.0)
+        result = push(model, serving, 2000.0, keep_versions=2)
         assert result.digest == build_manifest(model).digest, step
         assert look_at(serving) == ([200, result.version], []), step
         assert [record["version"] for record in read_records(serving)] == [100, 200, result.version], step
@@ -91,20 +81,17 @@ def test_interrupted_push_leaves_only_complete_versions_and_a_rerun_succeeds(
         pytest.param("read_only", marks=[pytest.mark.reliability("read-only", "rollback"), pytest.mark.nightly]),
     ],
 )
-def test_interrupted_rollback_leaves_only_complete_versions_and_a_rerun_succeeds(fault, model, serving, push, restore):
-    def roll_back_at(at):
-        return roll_back(serving, reason="test", check=no_check, now=lambda: at)
-
+def test_interrupted_rollback_leaves_only_complete_versions_and_a_rerun_succeeds(fault, model, serving, restore):
     versions, step = set(), 0
-    for step in stop_at_every_step(serving, lambda: roll_back_at(1000.0), fault):
+    for step in stop_at_every_step(serving, lambda: roll_back_at(serving, 1000.0), fault):
         left, _ = look_at(serving)
         assert {100, 200} <= set(left), step
         if 1000 in left:
             with contextlib.suppress(InputError):  # no other model is left to restore
-                roll_back_at(2000.0)
-            result = push(model, 3000.0)  # removes leftovers; the model is already served
+                roll_back_at(serving, 2000.0)
+            result = push(model, serving, 3000.0)  # removes leftovers; the model is already served
         else:
-            result = roll_back_at(2000.0)
+            result = roll_back_at(serving, 2000.0)
         assert result.digest == build_manifest(model).digest, step
         left, debris = look_at(serving)
         assert (left[-1], debris) == (result.version, []), step

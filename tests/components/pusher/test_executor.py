@@ -3,7 +3,6 @@ from pathlib import Path
 
 import pytest
 from tfx.components.pusher.component import Pusher as StockPusher
-from tfx.dsl.components.base.executor_spec import ExecutorClassSpec
 from tfx.proto import pusher_pb2
 from tfx.types import Channel
 from tfx.types.standard_artifacts import Model, ModelBlessing, PushedModel
@@ -145,16 +144,6 @@ def test_model_is_pushed_to_a_bucket(do, google_bucket):
 def test_destination_other_than_a_filesystem_is_refused(do):
     with pytest.raises(InputError, match="push_destination: "):
         do(destination=pusher_pb2.PushDestination())
-
-
-def test_executor_works_as_custom_executor_of_tfx_pusher():
-    pusher = StockPusher(
-        model=Channel(type=Model),
-        model_blessing=Channel(type=ModelBlessing),
-        push_destination=make_destination(Path("/serving")),
-        custom_executor_spec=ExecutorClassSpec(Executor),
-    )
-    assert pusher.executor_spec.class_path == "detloom.components.pusher.component.Executor"
 
 
 def test_component_is_tfx_pusher_with_one_more_input():

@@ -3,24 +3,16 @@ import shutil
 from pathlib import Path
 
 import pytest
+from pushes import push, roll_back_at
 
 from detloom.components.pusher import push_to_folder
 from detloom.components.pusher.manifest import MANIFEST_FILE, RECORD_FILE, Origin, build_manifest
-from detloom.components.pusher.push import RolledBackError, list_versions, push_model, read_records, roll_back
+from detloom.components.pusher.push import RolledBackError, list_versions, read_records
 from detloom.schemas.errors import InputError
 
 
-def no_check(folder):
-    """Accept every copy; these models have no graph."""
-
-
-def push(model_dir, push_dir, at=1000.0, **options):
-    origin = Origin(model_uri=f"uri of {model_dir.name}", by="ann", host="laptop")
-    return push_model(model_dir, push_dir, **{"origin": origin, "check": no_check, "now": lambda: at, **options})
-
-
-def roll_back_at(push_dir, at, **options):
-    return roll_back(push_dir, **{"reason": "bad boxes", "check": no_check, "now": lambda: at, **options})
+def refuse(self, line):
+    raise OSError(28, "No space left on device")
 
 
 def test_version_number_is_the_time_and_version_contains_model_and_manifest(model, read_manifest, tmp_path):
@@ -93,7 +85,7 @@ def test_rolled_back_model_that_was_trained_again_is_recognized(model, other_mod
     serving = tmp_path / "serving"
     push(model, serving, at=1.0)
     push(other_model, serving, at=2.0)
-    roll_back(serving, reason="worse", check=no_check, now=lambda: 3.0)
+    roll_back_at(serving, 3.0)
     (other_model / "saved_model.pb").write_bytes(b"the same graph with other names")
     with pytest.raises(RolledBackError):
         push(other_model, serving, at=4.0, allow_rolled_back=False)
@@ -103,9 +95,6 @@ def test_rolled_back_model_that_was_trained_again_is_recognized(model, other_mod
 
 @pytest.mark.reliability("full disk", "push")
 def test_missing_record_line_is_written_by_the_next_push(model, other_model, tmp_path, monkeypatch, caplog):
-    def refuse(self, line):
-        raise OSError(28, "No space left on device")
-
     with monkeypatch.context() as patch:
         patch.setattr(push_to_folder.PushFolder, "append_record", refuse)
         assert push(model, tmp_path / "serving", at=1.0).is_new
@@ -122,13 +111,6 @@ def test_truncated_record_line_does_not_affect_the_next_line(model, other_model,
         file.write('{"version": 2, "mod')
     push(other_model, tmp_path / "serving", at=3.0)
     assert [record["version"] for record in read_records(tmp_path / "serving")] == [1, 3]
-
-
-@pytest.mark.reliability("kill", "push")
-def test_leftovers_of_a_killed_push_are_removed(make_model, model, tmp_path):
-    make_model(tmp_path / "serving" / ".push-77")
-    push(model, tmp_path / "serving")
-    assert sorted(path.name for path in (tmp_path / "serving").iterdir()) == [".push.lock", "1000", RECORD_FILE]
 
 
 @pytest.mark.reliability("torn file", "push")
@@ -309,9 +291,6 @@ def test_files_and_numbers_with_leading_zeros_count_for_the_next_version(model, 
 def test_rollback_without_a_record_line_is_known_from_its_manifest(
     model, other_model, third_model, tmp_path, monkeypatch
 ):
-    def refuse(self, line):
-        raise OSError(28, "No space left on device")
-
     for at, each in enumerate((model, other_model, third_model), start=1):
         push(each, tmp_path / "serving", at=float(at))
     with monkeypatch.context() as patch:
@@ -349,9 +328,6 @@ def test_versions_copied_from_elsewhere_are_neither_counted_nor_removed(model, o
 
 @pytest.mark.reliability("read-only", "push")
 def test_unwritable_record_does_not_fail_later_pushes(model, other_model, tmp_path, monkeypatch, caplog):
-    def refuse(self, line):
-        raise OSError(13, "Permission denied")
-
     monkeypatch.setattr(push_to_folder.PushFolder, "append_record", refuse)
     push(model, tmp_path / "serving", at=1.0)
     assert push(other_model, tmp_path / "serving", at=2.0).is_new

@@ -7,13 +7,15 @@ import re
 import threading
 import time
 
+import pushes
 import pytest
 from clock import Clock
+from pushes import roll_back_at
 
 from detloom.components.pusher import bucket_lock, push_to_bucket
 from detloom.components.pusher.bucket_lock import BucketLock
 from detloom.components.pusher.manifest import MANIFEST_FILE, build_manifest
-from detloom.components.pusher.push import list_versions, push_model, read_records, roll_back
+from detloom.components.pusher.push import list_versions, read_records
 from detloom.components.pusher.versions import describe_versions, open_destination, verify_version
 from detloom.components.storage import bucket as bucket_module
 from detloom.components.storage.bucket import BucketStorage
@@ -47,10 +49,7 @@ def plain_bucket(serving, make_bucket):
 def push(serving):
     """Return a function that pushes a model without loading it."""
 
-    def call(model_dir, at, **options):
-        return push_model(model_dir, serving, **{"check": no_check, "now": lambda: at, **options})
-
-    return call
+    return lambda model_dir, at, **options: pushes.push(model_dir, serving, at, **options)
 
 
 @pytest.fixture
@@ -90,10 +89,6 @@ def serve_highest_version(contents):
     weights = b"weights of " + graph
     assert files == {"assets/label_map.pbtxt": b"item { id: 1 name: 'cat' }", "variables/variables.index": weights}
     return max(numbers)
-
-
-def no_check(folder):
-    """Accept every copy."""
 
 
 @pytest.mark.parametrize("serving", ["gs", "s3"], indirect=True)
@@ -174,7 +169,7 @@ def test_version_without_manifest_or_model_is_not_complete(name, model, other_mo
 def test_rollback_and_removal_of_old_versions(model, other_model, bucket, push, serving):
     push(model, 100.0)
     push(other_model, 200.0)
-    result = roll_back(serving, reason="bad boxes", check=no_check, now=lambda: 300.0)
+    result = roll_back_at(serving, 300.0)
     assert (result.version, result.digest) == (300, build_manifest(model).digest)
     bucket.requests.clear()
     push(other_model, 400.0, keep_versions=2)
@@ -280,14 +275,14 @@ def test_of_two_simultaneous_pushes_one_waits_for_the_other(
 def test_unreachable_bucket_is_reported_with_its_address(model, plain_bucket, serving):
     missing = serving.replace("bucket", "missing")
     with pytest.raises(InputError, match=f"{missing}: "):
-        push_model(model, missing, check=no_check)
+        pushes.push(model, missing)
 
 
 @pytest.mark.parametrize("condition", ["If-None-Match", "If-Match"])
 def test_server_that_ignores_a_condition_is_refused(model, s3_bucket, condition):
     s3_bucket.ignored_condition = condition
     with pytest.raises(InputError, match=f"s3://bucket/serving: .*ignores {condition},"):
-        push_model(model, "s3://bucket/serving", check=no_check)
+        pushes.push(model, "s3://bucket/serving")
     assert s3_bucket.contents() == {"serving/.push.lock": b""}
 
 
@@ -402,20 +397,17 @@ def test_push_succeeds_although_a_request_fails_is_lost_or_late(
 def test_rollback_succeeds_or_changes_nothing_although_a_request_fails_is_lost_or_late(
     fault, pushed_before, bucket, serving
 ):
-    def roll_back_at(at):
-        return roll_back(serving, reason="bad boxes", check=no_check, now=lambda: at).version
-
-    roll_back_at(1000.0)
+    roll_back_at(serving, 1000.0)
     start = "PUT /bucket/serving/1000/saved_model.pb"
     number = next(number for number, request in enumerate(bucket.requests, 1) if request.startswith(start))
     pushed_before()
     bucket.faults = {number: fault}
     with contextlib.nullcontext() if fault != "refused" else pytest.raises(OSError, match=f"{serving}/"):
-        assert roll_back_at(1000.0) == 1000
+        assert roll_back_at(serving, 1000.0).version == 1000
     if fault == "stalled":
         bucket.release_stalled()
     served = serve_highest_version(bucket.contents())
     assert served == (300 if fault == "refused" else 1000)
     if fault == "refused":
-        assert roll_back_at(2000.0) == 2000
+        assert roll_back_at(serving, 2000.0).version == 2000
         assert serve_highest_version(bucket.contents()) == 2000

@@ -2,15 +2,12 @@ import os
 import stat
 
 import pytest
+from pushes import push
 
 from detloom.components.pusher import push_to_folder
 from detloom.components.pusher.manifest import MANIFEST_FILE, RECORD_FILE
-from detloom.components.pusher.push import list_versions, push_model
+from detloom.components.pusher.push import list_versions
 from detloom.schemas.errors import InputError
-
-
-def push(model_dir, push_dir, at, check=lambda folder: None):
-    return push_model(model_dir, push_dir, check=check, now=lambda: at)
 
 
 def test_other_names_with_a_leftover_prefix_are_kept(model, tmp_path):
@@ -24,13 +21,15 @@ def test_other_names_with_a_leftover_prefix_are_kept(model, tmp_path):
     assert (serving / ".push-notes" / "mine").exists()
 
 
-def test_leftover_links_and_files_are_removed_but_not_the_target_of_a_link(model, tmp_path):
+@pytest.mark.reliability("kill", "push")
+def test_leftovers_of_a_killed_push_are_removed_but_not_the_target_of_a_link(make_model, model, tmp_path):
     serving, elsewhere = tmp_path / "serving", tmp_path / "elsewhere"
     serving.mkdir()
     elsewhere.mkdir()
     (elsewhere / "kept").write_text("")
     (serving / ".trash-1").symlink_to(elsewhere)
     (serving / ".push-2").write_text("")
+    make_model(serving / ".push-3")
     push(model, serving, 5.0)
     assert sorted(path.name for path in serving.iterdir()) == [".push.lock", "5", "push_record.jsonl"]
     assert (elsewhere / "kept").exists()

@@ -4,24 +4,13 @@ import threading
 import time
 
 import pytest
+from pushes import push, roll_back_at
 
 from detloom.components.pusher.manifest import build_manifest
-from detloom.components.pusher.push import list_versions, push_model, read_records, roll_back
+from detloom.components.pusher.push import list_versions, read_records
 from detloom.components.pusher.versions import open_destination, verify_version
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.files.folder_lock import hold_folder_lock
-
-
-def no_check(folder):
-    """Accept every copy; these models have no graph."""
-
-
-def push(model_dir, push_dir, at, **options):
-    return push_model(model_dir, push_dir, **{"check": no_check, "now": lambda: at, **options})
-
-
-def roll_back_at(push_dir, at, **options):
-    return roll_back(push_dir, reason="bad boxes", **{"check": no_check, "now": lambda: at, **options})
 
 
 @pytest.fixture

@@ -7,18 +7,15 @@ import ml_metadata as mlmd
 import pytest
 from tfx.dsl.component.experimental.annotations import InputArtifact, OutputArtifact, Parameter
 from tfx.dsl.component.experimental.decorators import component
-from tfx.dsl.components.base import base_node
 from tfx.orchestration import metadata
 from tfx.orchestration.local.local_dag_runner import LocalDagRunner
 from tfx.orchestration.pipeline import Pipeline
-from tfx.types import Channel
 from tfx.types.standard_artifacts import Examples, Model, ModelBlessing
 
 from detloom.components.artifact_types import DatasetReport
 from detloom.components.pusher.manifest import Origin
 from detloom.components.pusher.push import push_model, roll_back
 from detloom.components.resolvers.strategies import (
-    PREVIOUS_REPORT_NODE,
     PreviousReportStrategy,
     ProductionModelStrategy,
     build_previous_report_resolver,
@@ -264,10 +261,3 @@ def test_the_newest_of_several_reports_on_one_span_is_resolved():
 def test_without_an_earlier_span_no_report_is_resolved(span, reports):
     made = [make_artifact(DatasetReport, 2, **properties) for properties in reports]
     assert resolve_report(make_artifact(Examples, 1, **span), *made) == []
-
-
-def test_the_previous_report_node_outputs_the_report():
-    resolver = build_previous_report_resolver(Channel(type=Examples))
-    assert isinstance(resolver, base_node.BaseNode)
-    assert resolver.id == PREVIOUS_REPORT_NODE
-    assert resolver.outputs["report"].type is DatasetReport
