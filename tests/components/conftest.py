@@ -1,12 +1,9 @@
 """Fixtures: addresses without a network, and Beam workers in separate processes."""
 
 import os
-import socket
-import subprocess
 import sys
-import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +11,6 @@ from typing import Any
 
 import pytest
 
-START_SECONDS = 120.0
 FIRST_UPLOAD = datetime(2026, 3, 1, tzinfo=timezone.utc)
 ROOT = Path(__file__).parents[2]
 
@@ -31,79 +27,25 @@ def file_address(monkeypatch: pytest.MonkeyPatch) -> Callable[[object], str]:
     return lambda folder: f"{SCHEME}{folder}"
 
 
-@pytest.fixture(scope="session")
-def worker_environment() -> dict[str, str]:
-    """Return the environment of a worker pool: it starts `python`, which must be this one, and imports this package."""
-    path = [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
-    python_path = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH", "")])]
-    return {**os.environ, "PATH": os.pathsep.join(path), "PYTHONPATH": os.pathsep.join(python_path)}
+@pytest.fixture
+def portable_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Return the options of a Flink cluster, with Beam's Python job service instead of Flink's, which needs Java.
 
+    The service starts workers with the command `python`, which must be this one, and which imports this package.
+    """
+    from apache_beam.runners.portability.local_job_service import LocalJobServicer
+    from apache_beam.runners.worker.worker_pool_main import BeamFnExternalWorkerPoolServicer
 
-def _wait_for(ready: Callable[[], bool], process: subprocess.Popen[bytes], log: Path) -> None:
-    end = time.monotonic() + START_SECONDS
-    while not ready():
-        if process.poll() is not None or time.monotonic() > end:
-            pytest.fail(f"did not start:\n{log.read_text()[-3000:]}")
-        time.sleep(0.05)
-
-
-def _start(module: str, arguments: Sequence[str], log: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    with log.open("w") as output:
-        return subprocess.Popen(
-            [sys.executable, "-m", module, *arguments],
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=environment,
-            cwd=log.parent,  # not the checkout: workers import only from PYTHONPATH
-        )
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        process.wait(20)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
-@pytest.fixture(scope="session")
-def job_endpoint(tmp_path_factory: pytest.TempPathFactory, worker_environment: dict[str, str]) -> Iterator[str]:
-    """Start Beam's portable job service in Python, in a separate process."""
-    folder = tmp_path_factory.mktemp("job_service")
-    port_file, log = folder / "port", folder / "log"
-    process = _start(
-        "apache_beam.runners.portability.local_job_service_main",
-        ["--port_file", str(port_file), "--staging_dir", str(folder / "staging")],
-        log,
-        worker_environment,
-    )
-    try:
-        _wait_for(port_file.exists, process, log)
-        yield f"localhost:{port_file.read_text()}"
-    finally:
-        _stop(process)
-
-
-@pytest.fixture(scope="session")
-def worker_pool(tmp_path_factory: pytest.TempPathFactory, worker_environment: dict[str, str]) -> Iterator[str]:
-    """Start Beam's external worker pool in a separate process, which starts further processes."""
-    folder = tmp_path_factory.mktemp("worker_pool")
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
-    log = folder / "log"
-    process = _start("apache_beam.runners.worker.worker_pool_main", [f"--service_port={port}"], log, worker_environment)
-
-    def answers() -> bool:
-        with socket.socket() as client:
-            return client.connect_ex(("localhost", port)) == 0
-
-    try:
-        _wait_for(answers, process, log)
-        yield f"localhost:{port}"
-    finally:
-        _stop(process)
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
+    monkeypatch.chdir(tmp_path)  # not the checkout: workers import only from PYTHONPATH
+    jobs = LocalJobServicer(str(tmp_path / "staging"))
+    port = jobs.start_grpc_server()
+    address, workers = BeamFnExternalWorkerPoolServicer.start(use_process=True)
+    service = ["--runner=PortableRunner", f"--job_endpoint=localhost:{port}"]
+    yield [*service, "--environment_type=EXTERNAL", f"--environment_config={address}", "--parallelism=2"]
+    jobs.stop()
+    workers.stop(1)
 
 
 class FakeVertex:

@@ -131,11 +131,9 @@ def test_results_do_not_depend_on_workers_shards_or_batch_size(records, run, wri
 
 @pytest.mark.nightly
 def test_separate_worker_processes_give_the_same_records(
-    records, run, job_endpoint, worker_pool, tmp_path, write_split, five_examples
+    records, run, portable_options, tmp_path, write_split, five_examples
 ):
-    """Uses the options of a Flink cluster, with Beam's Python job service instead of Flink's, which needs Java."""
-    workers = ["--environment_type=EXTERNAL", f"--environment_config={worker_pool}", "--parallelism=2"]
-    options = PipelineOptions(["--runner=PortableRunner", f"--job_endpoint={job_endpoint}", *workers])
+    options = PipelineOptions(portable_options)
     there = run(write_split(tmp_path, five_examples), pipeline=lambda: beam.Pipeline(options=options))
     assert as_values(there) == as_values(records)
 

@@ -98,20 +98,13 @@ def read_features() -> Callable[[Path], list[Any]]:
 
 
 @pytest.fixture
-def examples(tmp_path: Path) -> Callable[..., Path]:
+def examples(tmp_path: Path, write_records: Callable[..., Path]) -> Callable[..., Path]:
     """Return a function that writes a folder of examples: one shard for each split, and the classes 3 and 7."""
 
-    import tensorflow as tf
-
-    def make(gzip: bool = False, **records_by_split: list[bytes]) -> Path:
+    def make(**records_by_split: list[bytes]) -> Path:
         folder = tmp_path / "examples"
         for split, records in records_by_split.items():
-            target = folder / f"Split-{split}"
-            target.mkdir(parents=True)
-            name = "data_tfrecord-00000-of-00001" + (".gz" if gzip else "")
-            with tf.io.TFRecordWriter(str(target / name), "GZIP" if gzip else "") as writer:
-                for record in records:
-                    writer.write(record)
+            write_records(folder / f"Split-{split}" / "data_tfrecord-00000-of-00001", records)
         write_label_map(folder / "label_map.pbtxt", LabelMap(((3, "cat"), (7, "dog: big"))))
         return folder
 

@@ -162,6 +162,14 @@ def test_do_sets_the_artifact_properties_and_writes_the_shards_that_downstream_n
         assert_that(pipeline | tfxio.BeamSource(), check)
 
 
+def test_do_ingests_the_spans_of_a_window_together(make_voc, tmp_path, without_beam):
+    for span in (1, 2, 3):
+        make_voc({"train": [f"a{span}"], "val": [f"z{span}"]}, name=f"span-{span}")
+    Executor().Do({}, make_artifacts(tmp_path), resolve(tmp_path / "span-{SPAN}", replace(VOC, num_spans=2)))
+    report = json.loads((tmp_path / "gen/rejects/1/report.json").read_text())
+    assert (report["subfolders"], report["num_written"]) == (["span-2", "span-3"], 4)
+
+
 def test_a_failed_ingestion_keeps_its_rejects_outside_the_artifact(make_voc, tmp_path, without_beam):
     folder = make_voc({"train": ["a", "b"], "val": ["c"]})
     (folder / "JPEGImages/a.jpg").unlink()

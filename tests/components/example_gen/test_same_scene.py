@@ -6,7 +6,7 @@ import json
 
 import pytest
 import tensorflow as tf
-from labelled_data import format_voc, make_record
+from labelled_data import format_voc, make_record, write_files
 from PIL import Image, ImageDraw
 
 from detloom.components.example_gen.data_folder import DataFolder
@@ -47,14 +47,14 @@ def write_coco(folder):
         annotation |= {"id": number, "area": annotation["bbox"][2] * annotation["bbox"][3], "iscrowd": 0}
     categories = [{"id": number, "name": name} for number, name in enumerate(CLASSES, 1)]
     data = {"images": images, "annotations": annotations, "categories": categories}
-    write_text(folder, "annotations/train.json", json.dumps(data))
+    write_files(folder, {"annotations/train.json": json.dumps(data)})
 
 
 def write_voc(folder):
     for key, objects in SCENE.items():
         text = format_voc(f"{key}.jpg", objects, (HEIGHT, WIDTH)).replace("<truncated>1", "<truncated>0")
-        write_text(folder, f"Annotations/{key}.xml", text)
-    write_text(folder, "ImageSets/Main/train.txt", "\n".join(SCENE))
+        write_files(folder, {f"Annotations/{key}.xml": text})
+    write_files(folder, {"ImageSets/Main/train.txt": "\n".join(SCENE)})
 
 
 def write_yolo(folder):
@@ -65,8 +65,8 @@ def write_yolo(folder):
             for name, x1, y1, x2, y2 in objects
         ]
         if lines:
-            write_text(folder, f"labels/{key}.txt", "".join(lines))
-    write_text(folder, "data.yaml", f"train: images\nnc: 2\nnames: {list(CLASSES)}\n")
+            write_files(folder, {f"labels/{key}.txt": "".join(lines)})
+    write_files(folder, {"data.yaml": f"train: images\nnc: 2\nnames: {list(CLASSES)}\n"})
 
 
 def write_open_images(folder):
@@ -77,8 +77,8 @@ def write_open_images(folder):
         for name, x1, y1, x2, y2 in objects:
             box = (x1 / WIDTH, x2 / WIDTH, y1 / HEIGHT, y2 / HEIGHT)
             rows.writerow([key, "xclick", f"/m/{name}", 1, *box, 0])
-    write_text(folder, "boxes.csv", file.getvalue())
-    write_text(folder, "class-descriptions-boxable.csv", "".join(f"/m/{name},{name}\n" for name in CLASSES))
+    write_files(folder, {"boxes.csv": file.getvalue()})
+    write_files(folder, {"class-descriptions-boxable.csv": "".join(f"/m/{name},{name}\n" for name in CLASSES)})
 
 
 def write_kitti(folder):
@@ -87,7 +87,7 @@ def write_kitti(folder):
             f"{name} 0.00 0 -1.58 {x1}.00 {y1}.00 {x2}.00 {y2}.00 1.65 1.67 3.64 -0.65 1.71 46.70 -1.59\n"
             for name, x1, y1, x2, y2 in objects
         ]
-        write_text(folder, f"labels/{key}.txt", "".join(lines))
+        write_files(folder, {f"labels/{key}.txt": "".join(lines)})
 
 
 def write_labelme(folder):
@@ -98,7 +98,7 @@ def write_labelme(folder):
         ]
         size = {"imageWidth": WIDTH, "imageHeight": HEIGHT}
         data = {"version": "5.0", "shapes": shapes, "imagePath": f"..\\images\\{key}.jpg", "imageData": None, **size}
-        write_text(folder, f"labels/{key}.json", json.dumps(data))
+        write_files(folder, {f"labels/{key}.json": json.dumps(data)})
 
 
 def write_cvat(folder):
@@ -111,7 +111,7 @@ def write_cvat(folder):
         images += f'<image id="{number}" name="{key}.jpg" width="{WIDTH}" height="{HEIGHT}">{boxes}</image>\n'
     labels = "".join(f"<label><name>{name}</name></label>" for name in CLASSES)
     meta = f"<meta><task><labels>{labels}</labels></task></meta>"
-    write_text(folder, "annotations.xml", f"<annotations><version>1.1</version>{meta}{images}</annotations>")
+    write_files(folder, {"annotations.xml": f"<annotations><version>1.1</version>{meta}{images}</annotations>"})
 
 
 def write_tfrecord(folder):
@@ -140,12 +140,6 @@ WRITERS = {
     "cvat": write_cvat,
     "tfrecord": write_tfrecord,
 }
-
-
-def write_text(folder, name, text):
-    path = folder / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
 
 
 @pytest.fixture

@@ -2,60 +2,44 @@ import functools
 import itertools
 import os
 import random
-import subprocess
-import sys
-import textwrap
 import threading
 import time
-from pathlib import Path
 
 import pytest
 from clock import Clock
+from pushes import push
 
-from detloom.components.pusher import push as pusher_push
 from detloom.components.pusher.bucket_lock import BucketLock
+from detloom.components.pusher.push import list_versions, read_records
 from detloom.components.pusher.versions import open_destination, verify_version
 from detloom.schemas.errors import InputError
 
-ROOT = Path(pusher_push.__file__).parents[2]
-# Six processes push different models into one folder, several times each.
-PUSHERS = """
-import os, sys
-from pathlib import Path
-from detloom.components.pusher.push import push_model
 
-folder = Path(sys.argv[1])
-children = []
-for number in range(6):
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            for _ in range(3):
-                push_model(folder / f"model{number}", folder / "serving", check=lambda copy: None, keep_versions=4)
-            code = 0
-        finally:
-            os._exit(code)
-    children.append(child)
-sys.exit(max(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children))
-"""
+def push_three_times(model, serving):
+    """Push in this forked process, and end it."""
+    code = 1
+    try:
+        for _ in range(3):
+            push(model, serving, now=time.time, keep_versions=4)
+        code = 0
+    finally:
+        os._exit(code)
 
 
 @pytest.mark.reliability("concurrent runs", "push")
 @pytest.mark.slow  # six processes
 def test_concurrent_pushers_do_not_corrupt_each_other(make_model, tmp_path):
+    serving, children = tmp_path / "serving", []
     for number in range(6):
-        make_model(tmp_path / f"model{number}", b"graph %d" % number)
-    program = [sys.executable, "-c", textwrap.dedent(PUSHERS), str(tmp_path)]
-    done = subprocess.run(
-        program, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)}
-    )
-    assert done.returncode == 0, done.stderr
-    serving = tmp_path / "serving"
-    versions = pusher_push.list_versions(serving)
+        model = make_model(tmp_path / f"model{number}", b"graph %d" % number)
+        children.append(os.fork())
+        if children[-1] == 0:
+            push_three_times(model, serving)
+    assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0] * 6
+    versions = list_versions(serving)
     destination = open_destination(serving)
     assert [verify_version(destination, version) for version in versions] == [[]] * 4
-    records = pusher_push.read_records(serving)
+    records = read_records(serving)
     numbers = [record["version"] for record in records]
     assert numbers == sorted(set(numbers))  # each once, in the order of the pushes
     assert [record["previous_version"] for record in records] == [None, *numbers[:-1]]

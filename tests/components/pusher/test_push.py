@@ -11,6 +11,12 @@ from detloom.components.pusher.push import RolledBackError, list_versions, read_
 from detloom.schemas.errors import InputError
 
 
+@pytest.fixture
+def three_versions(model, other_model, third_model, tmp_path):
+    for at, each in enumerate((model, other_model, third_model), start=1):
+        push(each, tmp_path / "serving", at=float(at))
+
+
 def refuse(self, line):
     raise OSError(28, "No space left on device")
 
@@ -220,9 +226,8 @@ def test_rollback_copies_the_previous_version_under_a_higher_number(model, other
     assert (record["blessing"], record["metrics"]) == (blessing, {"AP": 0.5})
 
 
+@pytest.mark.usefixtures("three_versions")
 def test_second_rollback_skips_the_models_that_were_rolled_back(model, other_model, third_model, tmp_path):
-    for at, each in enumerate((model, other_model, third_model), start=1):
-        push(each, tmp_path / "serving", at=float(at))
     assert roll_back_at(tmp_path / "serving", 4.0).digest == build_manifest(other_model).digest
     assert roll_back_at(tmp_path / "serving", 5.0).digest == build_manifest(model).digest
     with pytest.raises(InputError, match=r"version 5\b.*--to"):
@@ -231,9 +236,8 @@ def test_second_rollback_skips_the_models_that_were_rolled_back(model, other_mod
 
 
 @pytest.mark.reliability("torn file", "rollback")
-def test_damaged_version_is_not_restored(model, other_model, third_model, tmp_path):
-    for at, each in enumerate((model, other_model, third_model), start=1):
-        push(each, tmp_path / "serving", at=float(at))
+@pytest.mark.usefixtures("three_versions")
+def test_damaged_version_is_not_restored(model, tmp_path):
     (tmp_path / "serving" / "2" / "saved_model.pb").write_bytes(b"another grapX")
     with pytest.raises(InputError, match=r"serving/2: .*saved_model\.pb"):
         roll_back_at(tmp_path / "serving", 4.0, to=2)
@@ -288,11 +292,8 @@ def test_files_and_numbers_with_leading_zeros_count_for_the_next_version(model, 
 
 
 @pytest.mark.reliability("full disk", "rollback")
-def test_rollback_without_a_record_line_is_known_from_its_manifest(
-    model, other_model, third_model, tmp_path, monkeypatch
-):
-    for at, each in enumerate((model, other_model, third_model), start=1):
-        push(each, tmp_path / "serving", at=float(at))
+@pytest.mark.usefixtures("three_versions")
+def test_rollback_without_a_record_line_is_known_from_its_manifest(model, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(push_to_folder.PushFolder, "append_record", refuse)
         roll_back_at(tmp_path / "serving", 4.0)

@@ -8,16 +8,6 @@ from detloom.components.storage import bucket as module
 from detloom.components.storage.bucket import BucketStorage
 
 
-@pytest.fixture(params=["gs", "s3"])
-def root(request):
-    return f"{request.param}://bucket/data"
-
-
-@pytest.fixture
-def bucket(root, make_bucket):
-    return make_bucket(root[:2])
-
-
 @pytest.fixture
 def storage(root, bucket):
     return BucketStorage(root)

@@ -9,16 +9,6 @@ from detloom.components.storage.bucket_reader import open_to_read
 from detloom.components.storage.storage import open_storage
 
 
-@pytest.fixture(params=["gs", "s3"])
-def root(request):
-    return f"{request.param}://bucket/data"
-
-
-@pytest.fixture
-def bucket(root, make_bucket):
-    return make_bucket(root[:2])
-
-
 @pytest.fixture
 def fill(bucket):
     """Return a function that writes objects and forgets the requests so far."""
