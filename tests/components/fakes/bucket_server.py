@@ -9,7 +9,6 @@ import contextlib
 import hashlib
 import re
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -50,7 +49,6 @@ class Bucket:
         after_request: called after each request that was executed.
         damage: objects whose name ends with this lose half of their bytes when uploaded.
         page_size: most names in one response to a listing.
-        latency_seconds: added to each request; requests of several connections wait at the same time.
         ignored_condition: a header that has no effect on writes.
     """
 
@@ -61,7 +59,6 @@ class Bucket:
     after_request: Callable[[], None] = lambda: None
     damage: str = ""
     page_size: int = 1000
-    latency_seconds: float = 0.0
     ignored_condition: str = ""
     is_stopped: bool = False
     parts: dict[int, bytes] = field(default_factory=dict)
@@ -115,7 +112,6 @@ class Handler(BaseHTTPRequestHandler):
     def _handle(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         bucket = self.bucket = self.server.bucket
-        time.sleep(bucket.latency_seconds)
         with bucket.mutex:
             bucket.requests.append(f"{self.command} {unquote(self.path)}")
             fault = bucket.faults.get(len(bucket.requests))
