@@ -26,9 +26,5 @@ def test_a_failing_check_does_not_stop_the_others(monkeypatch):
         monkeypatch.setattr(module, name, lambda: 1 / 0)
     results = {result.name: result for result in check_image((OTHER,))}
     assert "ZeroDivisionError" in results["TensorFlow"].detail
-    assert {name: result.status for name, result in results.items()} == {
-        "code": "error",
-        "packages": "error",
-        "temporary files": "ok",
-        "TensorFlow": "error",
-    }
+    failed = {name for name, result in results.items() if result.status == "error"}
+    assert failed == results.keys() - {"temporary files"} == {"code", "packages", "TensorFlow"}

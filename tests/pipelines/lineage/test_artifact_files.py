@@ -26,10 +26,7 @@ def test_remote_folders_are_not_read():
     assert not artifact_files.may_exist("/no/such\0folder")
 
 
-def test_duration_of_an_execution_is_from_its_first_to_its_last_update():
+def test_times_are_formatted_and_other_text_is_shown_as_it_is():
     execution = pb.Execution(create_time_since_epoch=10_000, last_update_time_since_epoch=71_000)
-    assert graph_nodes._execution_duration(execution) == "1 min 1 s"
-
-
-def test_text_that_is_no_time_is_shown_as_it_is():
+    assert graph_nodes._execution_duration(execution) == "1 min 1 s"  # from the first to the last update
     assert graph_nodes._format_time("yesterday") == "yesterday"
