@@ -4,6 +4,7 @@ from pathlib import Path
 
 import evaluations
 import pytest
+from artifacts import make_artifact
 from tfx.components.evaluator.executor import Executor as TfxEvaluatorExecutor
 from tfx.components.util import model_utils
 from tfx.proto.orchestration import pipeline_pb2
@@ -25,20 +26,12 @@ FLOOR = (MetricFloor(metric="AP", min=0.99),)
 QUICK = {"baseline": BaselineGate(num_resamples=100), "latency": LatencyGate(num_images=1)}
 
 
-def make_artifact(kind, uri, artifact_id):
-    artifact = kind()
-    artifact.uri, artifact.id = str(uri), artifact_id
-    return artifact
-
-
 @pytest.fixture(scope="module")
 def examples(tmp_path_factory, write_split, five_examples):
     uri = tmp_path_factory.mktemp("examples")
     write_split(uri, five_examples)
-    artifact = make_artifact(Examples, uri, 1)
+    artifact = make_artifact(Examples, uri, 1, span=3, input_fingerprint="num_files:4")
     artifact.split_names = artifact_utils.encode_split_names(["train", "test"])
-    artifact.set_int_custom_property("span", 3)
-    artifact.set_string_custom_property("input_fingerprint", "num_files:4")
     return artifact
 
 

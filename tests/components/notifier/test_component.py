@@ -3,6 +3,7 @@ import logging
 from dataclasses import replace
 
 import pytest
+from artifacts import make_artifact
 from tfx import v1 as tfx
 from tfx.dsl.components.base.base_executor import BaseExecutor
 from tfx.types import Channel
@@ -36,32 +37,20 @@ def properties_of(params):
     return {**params.to_properties(), "run_name": params.run_name, "run_id": params.run_id}
 
 
-def make_blessing(*, blessed, **properties):
-    artifact = ModelBlessing()
-    artifact.set_int_custom_property("blessed", int(blessed))
-    artifact.set_string_custom_property("blessing_message", "AP 0.512 is at least 0.300.")
-    artifact.set_string_custom_property("blessing_metrics", json.dumps({"AP": 0.512, "AP50": 0.8}))
-    for name, value in properties.items():
-        artifact.set_string_custom_property(name, value)
-    return artifact
+def make_blessing(*, blessed, blessing_metrics='{"AP": 0.512, "AP50": 0.8}'):
+    message = "AP 0.512 is at least 0.300."
+    return make_artifact(
+        ModelBlessing, blessed=int(blessed), blessing_message=message, blessing_metrics=blessing_metrics
+    )
 
 
-def make_pushed(*, pushed=1, is_new=None, version="7"):
-    artifact = PushedModel()
-    artifact.set_int_custom_property("pushed", pushed)
-    artifact.set_string_custom_property("pushed_destination", "/srv/models/7")
-    if version:
-        artifact.set_string_custom_property("pushed_version", version)
-    if is_new is not None:
-        artifact.set_int_custom_property("pushed_is_new", is_new)
-    return artifact
+def make_pushed(*, pushed=1, version="7", **properties):
+    versions = {"pushed_version": version} if version else {}
+    return make_artifact(PushedModel, pushed=pushed, pushed_destination="/srv/models/7", **versions, **properties)
 
 
 def make_decision(train):
-    artifact = RetrainDecision()
-    artifact.set_int_custom_property("train", train)
-    artifact.set_string_custom_property("reason", "No reason to train: span 4 was seen.")
-    return artifact
+    return make_artifact(RetrainDecision, train=train, reason="No reason to train: span 4 was seen.")
 
 
 def inputs(blessing=None, pushed=None, decision=None):
@@ -111,12 +100,6 @@ def test_push_message_has_version_destination_and_metrics():
     assert payload["links"] == {"Page of the run": "https://k.example/#/runs/details/1a-2b"}
 
 
-def rolled_back():
-    pushed = make_pushed(pushed=0)
-    pushed.set_string_custom_property("reason", "it was rolled back")
-    return pushed
-
-
 @pytest.mark.parametrize(
     ("artifacts", "event", "reason"),
     [
@@ -125,7 +108,11 @@ def rolled_back():
             "refused",
             "AP 0.512 is at least 0.300.",
         ),
-        (inputs(make_blessing(blessed=True), rolled_back()), "refused", "it was rolled back"),
+        (
+            inputs(make_blessing(blessed=True), make_pushed(pushed=0, reason="it was rolled back")),
+            "refused",
+            "it was rolled back",
+        ),
         (inputs(decision=make_decision(0)), "skipped", "No reason to train: span 4 was seen."),
     ],
     ids=["not blessed", "rolled back", "not trained"],
@@ -143,7 +130,7 @@ def test_other_messages_have_event_and_reason(artifacts, event, reason):
         inputs(decision=make_decision(1)),
         inputs(make_blessing(blessed=True)),
         inputs(make_blessing(blessed=True), make_pushed(pushed=0)),
-        inputs(make_blessing(blessed=True), make_pushed(is_new=0)),
+        inputs(make_blessing(blessed=True), make_pushed(pushed_is_new=0)),
     ],
     ids=["nothing", "training", "no push", "not pushed", "served already"],
 )
@@ -218,9 +205,11 @@ def test_repeated_run_sends_each_message_once(do_locally, tmp_path):
 @pytest.mark.reliability("kill", "metadata")
 def test_push_of_a_killed_run_is_reported_once_by_the_next_run(do_locally):
     blessed = make_blessing(blessed=True)
-    assert do_locally(inputs(blessed, make_pushed(is_new=0)), 1) == ["pushed"]  # pushed by a run that sent no message
-    assert do_locally(inputs(blessed, make_pushed(is_new=0)), 2) == []
-    assert do_locally(inputs(blessed, make_pushed(is_new=1, version="8")), 3) == ["pushed"]
+    assert do_locally(inputs(blessed, make_pushed(pushed_is_new=0)), 1) == [
+        "pushed"
+    ]  # pushed by a run that sent no message
+    assert do_locally(inputs(blessed, make_pushed(pushed_is_new=0)), 2) == []
+    assert do_locally(inputs(blessed, make_pushed(pushed_is_new=1, version="8")), 3) == ["pushed"]
 
 
 def test_each_run_that_skips_training_sends_a_message(do_locally):

@@ -2,6 +2,7 @@ import json
 from pathlib import Path
 
 import pytest
+from artifacts import make_artifact
 from tfx.components.pusher.component import Pusher as StockPusher
 from tfx.proto import pusher_pb2
 from tfx.types import Channel
@@ -30,16 +31,19 @@ def do(tmp_path, monkeypatch):
     (serving / "saved_model.pb").write_bytes(b"graph")
 
     def call(blessed=1, destination=None, settings=None, card=False, model_uri=None):
-        model, blessing, pushed = Model(), ModelBlessing(), PushedModel()
-        model.uri, pushed.uri = model_uri or str(tmp_path / "model"), str(tmp_path / "pushed")
-        blessing.id, blessing.uri = 5, str(tmp_path / "blessing")
-        blessing.set_int_custom_property("blessed", blessed)
-        blessing.set_string_custom_property("blessing_message", "Not blessed: AP50 0.100 is below 0.500.")
-        blessing.set_string_custom_property("blessing_metrics", '{"AP": 0.25, "AP50": 0.5}')
+        model = make_artifact(Model, model_uri or tmp_path / "model")
+        pushed = make_artifact(PushedModel, tmp_path / "pushed")
+        blessing = make_artifact(
+            ModelBlessing,
+            tmp_path / "blessing",
+            5,
+            blessed=blessed,
+            blessing_message="Not blessed: AP50 0.100 is below 0.500.",
+            blessing_metrics='{"AP": 0.25, "AP50": 0.5}',
+        )
         inputs = {"model": [model], "model_blessing": [blessing]}
         if card:
-            inputs["model_card"] = [ModelCard()]
-            inputs["model_card"][0].uri = str(tmp_path / "card")
+            inputs["model_card"] = [make_artifact(ModelCard, tmp_path / "card")]
         custom_config = {"push": to_canonical_json(settings)} if settings else None
         Executor().Do(
             inputs,

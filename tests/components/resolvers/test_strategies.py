@@ -5,6 +5,7 @@ from pathlib import Path
 
 import ml_metadata as mlmd
 import pytest
+from artifacts import make_artifact
 from tfx.dsl.component.experimental.annotations import InputArtifact, OutputArtifact, Parameter
 from tfx.dsl.component.experimental.decorators import component
 from tfx.orchestration import metadata
@@ -194,14 +195,6 @@ def test_without_a_version_there_is_no_model(push_to, tmp_path):
     assert strategy.resolve_artifacts(None, {"model": [], "candidate": []}) == {"model": [], "candidate": []}
 
 
-def make_artifact(kind, artifact_id, **properties):
-    artifact = kind()
-    artifact.id = artifact_id
-    for key, value in properties.items():
-        artifact.set_int_custom_property(key, value)
-    return artifact
-
-
 @component
 def StubExampleGen(span: Parameter[int], examples: OutputArtifact[Examples]):
     examples.set_int_custom_property("span", span)
@@ -248,9 +241,10 @@ def resolve_report(examples, *reports):
 
 def test_the_newest_of_several_reports_on_one_span_is_resolved():
     reports = [
-        make_artifact(DatasetReport, number, span=span) for number, span in ((2, 1), (7, 3), (9, 3), (8, 2), (10, 4))
+        make_artifact(DatasetReport, artifact_id=number, span=span)
+        for number, span in ((2, 1), (7, 3), (9, 3), (8, 2), (10, 4))
     ]
-    assert resolve_report(make_artifact(Examples, 1, span=4), *reports) == [9]
+    assert resolve_report(make_artifact(Examples, artifact_id=1, span=4), *reports) == [9]
 
 
 @pytest.mark.parametrize(
@@ -259,5 +253,5 @@ def test_the_newest_of_several_reports_on_one_span_is_resolved():
     ids=["same span", "no report", "examples without span", "report without span"],
 )
 def test_without_an_earlier_span_no_report_is_resolved(span, reports):
-    made = [make_artifact(DatasetReport, 2, **properties) for properties in reports]
-    assert resolve_report(make_artifact(Examples, 1, **span), *made) == []
+    made = [make_artifact(DatasetReport, artifact_id=2, **properties) for properties in reports]
+    assert resolve_report(make_artifact(Examples, artifact_id=1, **span), *made) == []
