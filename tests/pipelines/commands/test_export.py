@@ -111,6 +111,7 @@ def test_a_failed_export_leaves_no_files(loaded, tmp_path, monkeypatch):
 
 KILLED = """
 import os, signal, sys
+from detloom.pipelines.cli import cli
 
 os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 cli(["export", *sys.argv[1:]])
