@@ -191,10 +191,10 @@ def _read_known_id(row: Mapping[str, Any], key: str, known: Mapping[int, Any] | 
     return value
 
 
-def _read_number(row: Mapping[str, Any], key: str, least: float = -_MAX_NUMBER, allowed: str = "") -> float:
+def _read_number(row: Mapping[str, Any], key: str) -> float:
     number = to_number(row.get(key))
-    if number is None or not least <= number <= _MAX_NUMBER:  # which NaN never is
-        raise ValueError(f"{key!r} must be a finite number{allowed}, got {_show(row, key)}")
+    if number is None or not -_MAX_NUMBER <= number <= _MAX_NUMBER:  # which NaN never is
+        raise ValueError(f"{key!r} must be a finite number, got {_show(row, key)}")
     return number
 
 

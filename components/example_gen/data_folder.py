@@ -205,7 +205,7 @@ class DataFolder:
     def walk(self, folder: str = "", *, recursive: bool = True) -> Iterator[Entry]:
         """Yield all files below a folder, without hidden ones: the files of each folder by name, then its subfolders.
 
-        Memory does not grow with the number of files. Links are followed, but no folder is entered twice. A missing
+        Memory grows with the files of the largest folder. Links are followed, but no folder is entered twice. A missing
         folder has no files. Anything but a regular file (a pipe, a broken link, a link that leads outside) has size 0;
         reading it raises the reason.
 

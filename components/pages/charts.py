@@ -75,7 +75,6 @@ class Look:
     attributes: str
     background: str | None
     grid_color: str
-    mark_color: str
     line_colors: tuple[str, ...]
     has_names: bool
 
@@ -90,7 +89,6 @@ FILE_LOOK = Look(
     attributes="",
     background="white",
     grid_color="#dddddd",
-    mark_color="#555555",
     line_colors=("#1f5fa8", "#c2502d", "#4b8b3b", "#7a4fa3", "#8a6d1f", "#1d8a8a", "#b03a7a"),
     has_names=True,
 )
@@ -105,7 +103,6 @@ PAGE_LOOK = Look(
     attributes=' class="chart" fill="currentColor"',
     background=None,
     grid_color="var(--line)",
-    mark_color="var(--soft)",
     line_colors=tuple(f"var(--s{number})" for number in range(6)),  # defined in page.html.j2, in the legend's order
     has_names=False,
 )
@@ -119,18 +116,16 @@ def format_svg(
     *,
     x_range: tuple[float, float] | None = None,
     y_range: tuple[float, float] | None = None,
-    marked_ys: Sequence[float] = (),
     look: Look = FILE_LOOK,
 ) -> str:
     """Draw lines and their bands as an SVG chart; all texts are escaped.
 
     Args:
         x_range, y_range: range of the axis, which must contain all points; None starts at 0.
-        marked_ys: values drawn as dashed horizontal lines, such as a target.
     """
     first_x, last_x = x_range or (0.0, max((point[0] for line in lines for point in line.points), default=0.0) or 1.0)
     ys = [y for line in lines for _, *values in (*line.points, *line.band) for y in values]
-    low, high = y_range or (0.0, max((*ys, *marked_ys), default=0.0) or 1.0)
+    low, high = y_range or (0.0, max(ys, default=0.0) or 1.0)
 
     def place(x: float, y: float) -> str:
         across = look.left + (look.width - look.left - look.right) * (x - first_x) / (last_x - first_x)
@@ -145,8 +140,6 @@ def format_svg(
     for x in ticks(first_x, last_x):
         across, down = map(float, place(x, low).split(","))
         parts.append(_text(across, down + 18, f"{x:g}", "middle"))
-    for y in marked_ys:
-        parts.append(_stroke(f"{place(first_x, y)} {place(last_x, y)}", look.mark_color, 'stroke-dasharray="5 4"'))
     for number, line in enumerate(lines):
         color = look.line_colors[number % len(look.line_colors)]
         if line.band:

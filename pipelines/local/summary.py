@@ -25,6 +25,7 @@ from detloom.components.storage.storage import is_address, open_storage
 from detloom.pipelines.lineage.metadata_file import METADATA_FILE
 from detloom.pipelines.local.console import format_next, format_table
 from detloom.schemas.contracts.rejects import REJECTS_FILE, REPORT_FILE
+from detloom.schemas.reading.format_duration import format_duration
 from detloom.schemas.run_file.model_card import CARD_PAGE
 from detloom.schemas.run_file.push import is_remote
 from detloom.schemas.run_file.run_file import RunFile
@@ -121,7 +122,7 @@ def summarize_run(run: RunFile, after_run: int, seconds: float) -> str:
         ("data report", nodes["DatasetValidator"].address("report", "report.html")),
         ("lineage", f"{metadata_file} (ML Metadata, SQLite); detloom lineage VERSION shows it"),
         *(_cache_rows(nodes) if "Pusher" in nodes else []),
-        ("time", "{} min {} s".format(*divmod(round(seconds), 60))),
+        ("time", format_duration(round(seconds))),
     ]
     return f"\nPipeline {run.name}\n{format_table(rows)}\n{_format_next(nodes, run.push_to)}"
 

@@ -92,13 +92,13 @@ class Matches:
     _images: ImageTable[ImageDetections]
     _image_hw_I2: npt.NDArray[np.int32]
 
-    def is_true(self, threshold: int, rows: Any = slice(None), *, size: int = ALL_SIZES) -> npt.NDArray[np.bool_]:
+    def is_true(self, threshold: int, rows: Any = slice(None)) -> npt.NDArray[np.bool_]:
         """Return which detections are true positives."""
-        return (self.true_AN[size, rows] & _BITS_T[threshold]) != 0
+        return (self.true_AN[ALL_SIZES, rows] & _BITS_T[threshold]) != 0
 
-    def is_ignored(self, threshold: int, rows: Any = slice(None), *, size: int = ALL_SIZES) -> npt.NDArray[np.bool_]:
+    def is_ignored(self, threshold: int, rows: Any = slice(None)) -> npt.NDArray[np.bool_]:
         """Return which detections are neither true nor false positives, such as those on a crowd."""
-        return (self.ignored_AN[size, rows] & _BITS_T[threshold]) != 0
+        return (self.ignored_AN[ALL_SIZES, rows] & _BITS_T[threshold]) != 0
 
     def is_found(self, threshold: int, rows: Any = slice(None)) -> npt.NDArray[np.bool_]:
         """Return which objects have a matched detection of any score."""

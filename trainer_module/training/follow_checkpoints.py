@@ -99,21 +99,17 @@ def evaluate_checkpoints(
     out_dir: Path,
     options: WatchOptions,
     on_evaluation: Callable[[CheckpointEvaluation], None] = lambda _: None,
-    strategy: tf.distribute.Strategy | None = None,
 ) -> WatchResult:
     """Evaluate a run's checkpoints in the order of their steps, with averaged weights if the run evaluates these.
 
     Checkpoints that `out_dir` already covers are skipped. Each set gets a subfolder, with `eval_log.jsonl` and files
     for TensorBoard.
 
-    Args:
-        strategy: None selects one for the available devices (`strategies.py`).
-
     Raises:
         InputError: if there is no run, its settings cannot be read, or a record cannot be used; without `follow`, also
             if there is no checkpoint.
     """
-    strategy = strategy or build_strategy()
+    strategy = build_strategy()
     clock = _Clock(options)
     config, label_map = _read_run(run_dir, clock)
     with worker_out_dir(strategy, out_dir) as own_dir:

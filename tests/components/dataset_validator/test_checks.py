@@ -85,7 +85,6 @@ GOOD, EMPTY, ONLY_CATS = make(*VALID), make(), make(VALID[0])
 BAD_BOX = ((0.5, 0, 0.4, 1), 1)
 HALF_BAD = make(BAD_BOX, VALID[0])
 BAD = make(BAD_BOX, ((0, 0, 1.5, 1), 1), VALID[0])
-THREE_TO_ONE = make(*[VALID[0]] * 3, VALID[1])
 UNKNOWN = make(*VALID, ((0, 0, 1, 1), 9))
 FOUR_BOXES, TWICE = make(*VALID, *VALID), make(VALID[0], VALID[0])
 

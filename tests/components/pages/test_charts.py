@@ -54,9 +54,9 @@ def test_an_axis_covers_the_given_range():
 
 def test_a_chart_for_a_page_uses_only_the_colours_of_the_page():
     line = Line(name="one", points=[(0, 0), (1, 1)], band=[(0, 0, 1), (1, 0, 1)])
-    svg = format_svg("title", "x", "y", [line, line], marked_ys=(0.5,), look=PAGE_LOOK)
+    svg = format_svg("title", "x", "y", [line, line], look=PAGE_LOOK)
     colors = set(re.findall(r'(?:fill|stroke)="([^"]*)"', svg))
-    assert colors == {"currentColor", "none", "var(--line)", "var(--soft)", "var(--s0)", "var(--s1)"}
+    assert colors == {"currentColor", "none", "var(--line)", "var(--s0)", "var(--s1)"}
 
 
 def test_a_chart_for_a_page_has_only_a_screen_reader_label_as_title():
