@@ -140,18 +140,18 @@ class LocalStorage(Storage):
             os.close(descriptor)
 
 
-def open_regular_file(path: str) -> BinaryIO:
+def open_regular_file(path: str, flags: int = 0) -> BinaryIO:
     """Open a local file for reading without blocking; anything but a regular file is an OSError (EINVAL).
 
-    A pipe would block until somebody writes to it, and a device may never end.
+    A pipe would block until somebody writes to it, and a device may never end. `flags` are added to those of `os.open`.
     """
-    descriptor, size = _open_regular(path)
+    descriptor, size = _open_regular(path, flags)
     return open(descriptor, "rb", buffering=_LOCAL_BLOCK_BYTES if size > _LOCAL_BLOCK_BYTES else -1)
 
 
-def read_regular_file(path: str, limit_bytes: int) -> bytes:
+def read_regular_file(path: str, limit_bytes: int, flags: int = 0) -> bytes:
     """Return the content of a local file, cut one byte after the limit; opened as `open_regular_file` does."""
-    descriptor, size = _open_regular(path)
+    descriptor, size = _open_regular(path, flags)
     try:
         data = os.read(descriptor, min(size, limit_bytes) + 1)  # allocates what is asked for, so no more than needed
         if len(data) == size:
@@ -165,9 +165,9 @@ def read_regular_file(path: str, limit_bytes: int) -> bytes:
         os.close(descriptor)
 
 
-def _open_regular(path: str) -> tuple[int, int]:
+def _open_regular(path: str, flags: int) -> tuple[int, int]:
     """Return descriptor and size of a local file; OSError (EINVAL) if it is not a regular file."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags)
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
         os.close(descriptor)
