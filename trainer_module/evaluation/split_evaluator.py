@@ -7,7 +7,6 @@ values that one device would compute, and the numbers do not depend on the numbe
 import contextlib
 import itertools
 import math
-import pickle
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -35,6 +34,7 @@ from detloom.trainer_module.detectors.detector import Detector, Keypoints
 from detloom.trainer_module.evaluation.coco_images import ImageDetections, ImageGroundTruth
 from detloom.trainer_module.evaluation.coco_metrics import CocoMetrics, compute_coco_metrics
 from detloom.trainer_module.evaluation.keypoint_metrics import KeypointMetrics, compute_keypoint_metrics
+from detloom.trainer_module.evaluation.measured_batch import MeasuredBatch, decode_batches, encode_batches
 from detloom.trainer_module.runtime.progress import log_progress
 from detloom.trainer_module.runtime.replicas import gather_from_workers
 from detloom.trainer_module.runtime.strategies import place_of_worker
@@ -138,21 +138,6 @@ class Evaluation:
         return asdict(self)
 
 
-@dataclass(frozen=True)
-class _MeasuredBatch:
-    """Ground truth and detections of the images of a batch.
-
-    Attributes:
-        number: position of the batch in the split.
-        losses: means over the images.
-    """
-
-    number: int
-    ground_truth: list[ImageGroundTruth]
-    detections: list[ImageDetections]
-    losses: dict[str, float]
-
-
 class SplitEvaluator:
     """Evaluates a detector with its current weights at each call, on one split; the graph is built once.
 
@@ -198,10 +183,9 @@ class SplitEvaluator:
         started = time.monotonic()
         measured = self._measure_own_batches(between_batches)
         if self._num_workers > 1:
-            parts = gather_from_workers(self._strategy, pickle.dumps(measured))
-            # From workers of this run only: TensorFlow executes any graph that they send.
-            of_workers = [pickle.loads(part) for part in parts]  # noqa: S301
-            measured = sorted(itertools.chain.from_iterable(of_workers), key=lambda batch: batch.number)
+            parts = gather_from_workers(self._strategy, encode_batches(measured))
+            of_workers = itertools.chain.from_iterable(map(decode_batches, parts))
+            measured = sorted(of_workers, key=lambda batch: batch.number)
         ground_truth = _numbered(image for batch in measured for image in batch.ground_truth)
         detections = _numbered(image for batch in measured for image in batch.detections)
         if not ground_truth:
@@ -224,9 +208,9 @@ class SplitEvaluator:
 
     # --- the batches of this worker -----------------------------------------------------------------------------------
 
-    def _measure_own_batches(self, between_batches: Callable[[], None] | None) -> list[_MeasuredBatch]:
+    def _measure_own_batches(self, between_batches: Callable[[], None] | None) -> list[MeasuredBatch]:
         progress = log_progress("Evaluation", self._num_images, unit="images")
-        measured: list[_MeasuredBatch] = []
+        measured: list[MeasuredBatch] = []
         num_images = 0
 
         def keep(batches: Sequence[_Batch], results: Sequence[_Results]) -> None:
@@ -283,7 +267,7 @@ class SplitEvaluator:
         found = self._detector.detections(outputs, batch[truth.TRUE_HW])
         return found, self._detector.losses(outputs, as_training_batch(batch))
 
-    def _measured(self, number: int, batch: _Batch, found: _Batch, losses: _Batch) -> _MeasuredBatch:
+    def _measured(self, number: int, batch: _Batch, found: _Batch, losses: _Batch) -> MeasuredBatch:
         rows = {key: value.numpy() for key, value in batch.items() if key not in (truth.IMAGE, truth.MASKS)}
         detected = {key: value.numpy() for key, value in found.items()}
         ground_truth, detections = [], []
@@ -294,7 +278,7 @@ class SplitEvaluator:
             count = int(detected[names.NUM_DETECTIONS][i])
             kept = {key: value[i, :count] for key, value in detected.items() if key != names.NUM_DETECTIONS}
             detections.append(_detections(kept, ground_truth[-1].image_hw, has_masks))
-        return _MeasuredBatch(number, ground_truth, detections, {name: float(loss) for name, loss in losses.items()})
+        return MeasuredBatch(number, ground_truth, detections, {name: float(loss) for name, loss in losses.items()})
 
     def _keypoint_metrics(
         self, ground_truth: Sequence[ImageGroundTruth], detections: Sequence[ImageDetections]
@@ -347,7 +331,7 @@ def _numbered(images: Iterable[_Image]) -> list[_Image]:
     return [replace(image, image_id=number) for number, image in enumerate(images, start=1)]
 
 
-def _mean_losses(batches: Sequence[_MeasuredBatch]) -> dict[str, float]:
+def _mean_losses(batches: Sequence[MeasuredBatch]) -> dict[str, float]:
     """Return the means over the images, and their sum."""
     sums: dict[str, float] = {}
     for batch in batches:
