@@ -13,7 +13,6 @@ from PIL import Image
 
 from detloom.trainer_module.drawing.draw import from_deep_gray
 
-NUM_BITS = 64
 _ROWS, _COLUMNS = 8, 9
 _OVERSAMPLING = 4  # a JPEG is decoded at its smallest scale with at least this many pixels per cell side
 _FORMATS = ("JPEG", "PNG", "BMP", "GIF")  # formats that the training input decodes

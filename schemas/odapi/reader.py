@@ -318,12 +318,12 @@ class _Reader:
     def extensions(self, root: Message) -> None:
         for name, values in root.values.items():
             if name == OVERRIDES:
-                self._own_extension(root, values[0])
+                self._own_extension(values[0])
             elif name.startswith("["):
                 for leaf in field_leaves(root, name):
                     self.note("refused", leaf, f"the extension {name} is unknown")
 
-    def _own_extension(self, root: Message, extension: Message | Scalar) -> None:
+    def _own_extension(self, extension: Message | Scalar) -> None:
         assert isinstance(extension, Message)
         for i, scalar in enumerate(extension.values.get("set", [])):
             assert isinstance(scalar, Scalar)

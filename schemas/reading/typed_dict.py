@@ -92,13 +92,13 @@ def from_json(cls: type[T], text: str, where: str = "JSON") -> T:
     return from_dict(cls, json.loads(text), locate=lambda _: where)
 
 
-def from_dict(cls: type[T], data: Any, *, locate: Locate, path: KeyPath = ()) -> T:
+def from_dict(cls: type[T], data: Any, *, locate: Locate) -> T:
     """Build `cls` from plain data.
 
     Raises:
         InputError: with file and line, the key path, the value found and the values allowed.
     """
-    return typing.cast(T, _convert(cls, data, locate, path))
+    return typing.cast(T, _convert(cls, data, locate, ()))
 
 
 def _fail(locate: Locate, path: KeyPath, message: str) -> typing.NoReturn:

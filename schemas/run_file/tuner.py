@@ -86,7 +86,6 @@ _ANCHOR_SCALE = "model.anchor_generator.anchor_scale"
 # Fields that hold an amount: factors around 1, each with the other end of its range, and amounts with an upper limit.
 _FACTORS = {"min_delta": "max_delta", "max_delta": "min_delta", "minval": "maxval", "maxval": "minval"}
 _MOST = {"magnitude": 30.0}
-_RATE = ("train", "optimizer", "learning_rate")
 
 
 def apply_hyperparameters(config: TrainEvalConfig, values: Mapping[str, Any]) -> TrainEvalConfig:

@@ -107,8 +107,6 @@ def top_level_names(tree):
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             yield from (target.id for target in targets if isinstance(target, ast.Name))
-        elif isinstance(node, ast.If):  # TYPE_CHECKING: names that are imported when they are first used
-            yield from top_level_names(node)
 
 
 # `make docs-site` checks the links between the pages of docs/.

@@ -87,7 +87,7 @@ def build_train_dataset(
         servers: of tf.data service, to make the batches; they must read the files under the same names.
     """
     family = family_of(config.model)
-    preprocessing, columns, parse = family.preprocessing, family.ground_truth_columns, _build_parser(family, label_map)
+    preprocessing, columns, parse = family.preprocessing, family.ground_truth_columns, build_parser(family, label_map)
     context = input_context or tf.distribute.InputContext()
     per_step = elements_per_step(config.train, context)
     stream = build_record_stream(
@@ -138,7 +138,7 @@ def build_train_dataset(
     return batches.prefetch(_BATCHES_AHEAD)
 
 
-def _build_parser(family: Family, label_map: LabelMap) -> Callable[[tf.Tensor], ParsedExample]:
+def build_parser(family: Family, label_map: LabelMap) -> Callable[[tf.Tensor], ParsedExample]:
     """Return a function that parses a serialized example with all ground truth that the family needs."""
     table = class_index_table(label_map.class_ids)
     optional = [name for name in family.ground_truth_columns if name in OPTIONAL_COLUMNS]
@@ -167,7 +167,7 @@ def broken_example_keys(
     config: TrainEvalConfig, label_map: LabelMap, files: Sequence[str], *, step: int, num_input_pipelines: int = 1
 ) -> list[str]:
     """Return the keys of the records of a step that cannot be parsed or decoded."""
-    parse = _build_parser(family_of(config.model), label_map)
+    parse = build_parser(family_of(config.model), label_map)
 
     def is_broken(serialized: bytes) -> bool:
         try:
@@ -292,7 +292,7 @@ def build_eval_dataset(
     examples are read. Of several workers, each gets every `num_workers`-th batch; the others are not decoded.
     """
     family = family_of(config.model)
-    preprocessing, parse = family.preprocessing, _build_parser(family, label_map)
+    preprocessing, parse = family.preprocessing, build_parser(family, label_map)
 
     @tf.autograph.experimental.do_not_convert
     def to_element(serialized: tf.Tensor) -> dict[str, tf.Tensor]:

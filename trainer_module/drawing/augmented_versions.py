@@ -13,13 +13,7 @@ from detloom.schemas.contracts import ground_truth as truth
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.model.config import TrainEvalConfig
 from detloom.trainer_module.data.cropped_decoding import decode_sample
-from detloom.trainer_module.data.example_parser import (
-    check_has_masks,
-    class_index_table,
-    keypoint_class_of,
-    parse_ground_truth,
-)
-from detloom.trainer_module.data.input_pipeline import build_train_dataset
+from detloom.trainer_module.data.input_pipeline import build_parser, build_train_dataset
 from detloom.trainer_module.detectors.families import family_of
 from detloom.trainer_module.drawing.training_images import (
     as_pixels,
@@ -66,14 +60,9 @@ def draw_records(
 
 
 def _draw_stored(config: TrainEvalConfig, label_map: LabelMap, record: bytes) -> DrawnRecord:
-    family = family_of(config.model)
-    optional = [name for name in family.ground_truth_columns if name in truth.OPTIONAL_COLUMNS]
-    table, keypoint_class = class_index_table(label_map.class_ids), keypoint_class_of(family.keypoints, label_map)
+    parse = build_parser(family_of(config.model), label_map)
     try:
-        parsed = parse_ground_truth(tf.constant(record), table, optional, keypoint_class)
-        if truth.MASKS in optional:
-            check_has_masks(parsed)
-        sample = decode_sample(parsed)
+        sample = decode_sample(parse(tf.constant(record)))
     except tf.errors.InvalidArgumentError as error:
         cause = " ".join(error.message.split())[:200]
         return DrawnRecord(np.zeros([1, 1, 3], np.uint8), (), (0, 0), 0, f"training cannot read it: {cause}")
@@ -102,5 +91,5 @@ def _versions(
                 writer.write(record)
         alone = replace(config, train=steps, train_input=whole)
         batches = build_train_dataset(alone, label_map, [path], batch_size=len(records)).take(num_versions)
-        by_version = [draw_train_batch(batch, config.model, label_map, len(records)) for batch in batches]
+        by_version = [draw_train_batch(batch, label_map, len(records)) for batch in batches]
     return [list(images) for images in zip(*by_version, strict=True)]

@@ -46,15 +46,13 @@ def draw_augmented(
     )
     drawn: list[npt.NDArray[np.uint8]] = []
     for batch in dataset:
-        drawn += draw_train_batch(batch, config.model, label_map, count - len(drawn))
+        drawn += draw_train_batch(batch, label_map, count - len(drawn))
         if len(drawn) == count:
             break
     return drawn
 
 
-def draw_train_batch(
-    batch: dict[str, tf.Tensor], model: Model, label_map: LabelMap, num_images: int
-) -> list[npt.NDArray[np.uint8]]:
+def draw_train_batch(batch: dict[str, tf.Tensor], label_map: LabelMap, num_images: int) -> list[npt.NDArray[np.uint8]]:
     """Draw the first images of a batch of `build_train_dataset`, with colors 0 to 255 and with padding.
 
     The label of a box shows its weight unless that is 1.

@@ -102,6 +102,7 @@ def _curves_of_faster_coco_eval(
 
 
 def add_parameters(params: Any, sizes: Sequence[tuple[str, float, float]], sigmas: Sequence[float] | None) -> None:
+    """Add ranges of the area in pixels, by name, to the settings of the COCO API, and set the sigmas of keypoints."""
     params.areaRng = [*params.areaRng, *([low, high] for _, low, high in sizes)]
     params.areaRngLbl = [*params.areaRngLbl, *(name for name, _, _ in sizes)]
     if sigmas is not None:

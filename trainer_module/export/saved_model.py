@@ -1,6 +1,5 @@
 """Export a trained detector as a SavedModel for serving: from images, encoded bytes or tf.Examples to detections."""
 
-import io
 import logging
 import math
 import shutil
@@ -155,7 +154,7 @@ def _make_inputs(network_hw: tuple[int, int]) -> dict[str, np.ndarray]:
     small = np.random.default_rng(0).integers(0, 256, (2, 9, 13, 3), np.uint8)
     sides_wh = (width + width // 3, height + height // 5)
     images = [np.asarray(Image.fromarray(image).resize(sides_wh, Image.Resampling.BICUBIC)) for image in small]
-    encoded = [_encode_png(image) for image in images]
+    encoded = [tf.io.encode_png(image).numpy() for image in images]
     return {
         names.SIGNATURE_IMAGES: np.stack(images),
         names.SIGNATURE_ENCODED: np.array(encoded, object),
@@ -192,12 +191,10 @@ def _check_export(servable: _Servable, model_dir: Path, inputs: dict[str, np.nda
     return expected
 
 
-def share_matched(
-    expected: dict[str, np.ndarray], found: dict[str, np.ndarray], tolerance: float = _TOLERANCE
-) -> float:
+def share_matched(expected: dict[str, np.ndarray], found: dict[str, np.ndarray]) -> float:
     """Return the share of detections that have an equal detection in the other model, the lower of both directions.
 
-    Two detections are equal if no output differs by more than the tolerance. Rows are not compared by position: if
+    Two detections are equal if no output differs by more than rounding. Rows are not compared by position: if
     scores differ only by rounding, any order is correct, and suppression may keep another box.
     """
     shares = [1.0]
@@ -208,7 +205,7 @@ def share_matched(
         for name in set(expected) - {names.NUM_DETECTIONS}:
             rows = (side[name][i, : int(num)] for side, num in ((expected, num_expected), (found, num_found)))
             one, other = (row.reshape(len(row), math.prod(row.shape[1:])) for row in rows)
-            is_close &= np.abs(one[:, None] - other[None]).max(axis=-1, initial=0.0) <= tolerance
+            is_close &= np.abs(one[:, None] - other[None]).max(axis=-1, initial=0.0) <= _TOLERANCE
         shares += [float(np.mean(is_close.any(axis=axis))) if is_close.shape[1 - axis] else 1.0 for axis in (0, 1)]
     return min(shares)
 
@@ -227,12 +224,6 @@ def _write_warm_up_requests(inputs: dict[str, np.ndarray], model_dir: Path) -> N
             request.inputs[names.SIGNATURE_INPUTS[signature]].CopyFrom(tf.make_tensor_proto(value))
             log = prediction_log_pb2.PredictionLog(predict_log=prediction_log_pb2.PredictLog(request=request))
             writer.write(log.SerializeToString())
-
-
-def _encode_png(image: np.ndarray) -> bytes:
-    buffer = io.BytesIO()
-    Image.fromarray(image).save(buffer, format="PNG")
-    return buffer.getvalue()
 
 
 def _make_example(image_bytes: bytes) -> bytes:

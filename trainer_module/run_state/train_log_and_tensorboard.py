@@ -56,11 +56,11 @@ class TrainingLog(contextlib.AbstractContextManager["TrainingLog"]):
         """Log means over the steps of a host call that ended with `step`."""
         self._numbers("train", step, numbers, numbers)
 
-    def evaluation(self, step: int, evaluation: Evaluation, *, split: str = "eval") -> None:
+    def evaluation(self, step: int, evaluation: Evaluation) -> None:
         """Log all numbers, per class as well. TensorBoard gets no -1, which only means that nothing was measured."""
         numbers = {**evaluation.numbers(), "num_images": evaluation.num_images, "seconds": evaluation.seconds}
         measured = {name: value for name, value in evaluation.numbers().items() if evaluation.explain(name) is None}
-        self._numbers(split, step, numbers, measured)
+        self._numbers("eval", step, numbers, measured)
 
     def event(self, step: int, event: str, /, **facts: Any) -> None:
         """Log a single event, such as "rollback"; `facts` are plain values.

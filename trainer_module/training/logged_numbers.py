@@ -16,7 +16,7 @@ class LoggedNumbers:
     """Names and values of the numbers; `names` has the order of the values."""
 
     def __init__(self, loss_names: Sequence[str], variable_paths: Sequence[str], *, has_loss_scale: bool) -> None:
-        """Args: variable_paths: of the variables whose gradient norms are logged one by one."""
+        """Log the gradient norm of each variable in `variable_paths` too."""
         scale = [_LOSS_SCALE] if has_loss_scale else []
         per_variable = [f"{_GRADIENT_NORM}/{path}" for path in variable_paths]
         self._has_single_norms = bool(per_variable)

@@ -131,9 +131,9 @@ class _PickleReader:
                         raise IndexError
                     return stack[0]
                 self._execute(opcode.name, argument, stack, memo)
-        except (IndexError, KeyError, TypeError, AttributeError, UnicodeDecodeError):  # a broken sequence
-            pass
-        raise ValueError("its pickle is damaged")
+        except (IndexError, KeyError, TypeError, AttributeError, UnicodeDecodeError) as error:
+            raise ValueError("its pickle is damaged") from error
+        raise ValueError("its pickle has no end")
 
     def _execute(self, name: str, argument: Any, stack: list[Any], memo: dict[int, Any]) -> None:
         match name:

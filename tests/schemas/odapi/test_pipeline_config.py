@@ -25,7 +25,6 @@ from detloom.schemas.reading.text_file import read_text_file
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 FPNLITE = (CONFIGS / "fpnlite.config").read_text()
-EFFICIENTDET = (CONFIGS / "efficientdet.config").read_text()
 
 
 def override_of(field):

@@ -121,8 +121,8 @@ def test_invalid_schedule_is_rejected(settings, message):
 
 
 def test_invalid_cron_in_a_schedule_is_located():
-    with pytest.raises(InputError, match=r"F:3: schedule\.cron: hour: got '24'"):
-        from_dict(Schedule, {"cron": "0 24 * * *"}, locate=lambda path: "F:3", path=("schedule",))
+    with pytest.raises(InputError, match=r"F:3: cron: hour: got '24'"):
+        from_dict(Schedule, {"cron": "0 24 * * *"}, locate=lambda path: "F:3")
 
 
 @pytest.mark.parametrize("reason", [{"new_span": True}, {"min_new_images": 1}, {"drift": True}, {"max_age_days": 0.5}])

@@ -94,7 +94,7 @@ def test_label_shows_a_box_weight_other_than_one(tiny_config, monkeypatch):
         "class_indices": tf.constant([[1, 0, -1]]),
         "box_weights": tf.constant([[0.25, 1.0, 0.0]]),
     }
-    draw_train_batch(batch, tiny_config.model, LABEL_MAP, 1)
+    draw_train_batch(batch, LABEL_MAP, 1)
     assert labels == [["b x0.25", "a"]]
 
 

@@ -7,7 +7,7 @@ from detloom.schemas.contracts import detections as names
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.export.tflite_model import TfliteDetector
 
-GREEN, RED = (0.2, 0.1, 0.5, 0.4), (0.6, 0.5, 0.9, 0.9)
+RED = (0.6, 0.5, 0.9, 0.9)
 
 
 @pytest.mark.parametrize(("dtype", "image_hw"), [(tf.uint8, (60, 80)), (tf.float32, (120, 160))])

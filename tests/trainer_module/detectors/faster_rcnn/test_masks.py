@@ -15,7 +15,6 @@ from detloom.trainer_module.detectors.faster_rcnn.network import mask_depth
 
 pytestmark = pytest.mark.usefixtures("eager")
 LABEL_MAP = LabelMap(((2, "red"), (5, "green")))
-SIDE = 96
 
 
 @pytest.fixture(scope="module")
