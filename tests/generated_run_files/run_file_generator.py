@@ -23,7 +23,6 @@ from detloom.schemas.reading.typed_dict import (
     dataclass_members,
     from_dict,
     needs_tag,
-    nested_dataclasses,
     to_dict,
     type_hints,
 )
@@ -74,30 +73,6 @@ def member_of(annotation: Any, plain: Mapping[str, Any]) -> type | None:
         return members[0] if members else None
     tag = plain.get(TYPE_KEY)
     return next(each for each in members if each.__name__ == tag or (tag is None and not needs_tag(each, annotation)))
-
-
-def all_settings() -> set[str]:
-    """Return the names of all settings of a run file that are neither excluded nor below an excluded one."""
-    names, seen, waiting = set(), set(), [RunFile]
-    while waiting:
-        cls = waiting.pop()
-        if cls in seen:
-            continue
-        seen.add(cls)
-        for field in dataclasses.fields(cls):
-            name = f"{cls.__name__}.{field.name}"
-            if name not in EXCLUDED:
-                names.add(name)
-                annotation = type_hints(cls)[field.name]
-                inner = typing.get_args(annotation)[0] if typing.get_origin(annotation) is tuple else annotation
-                waiting += dataclass_members(inner)
-    return names
-
-
-def unknown_names() -> set[str]:
-    """Return the names in the tables above that no dataclass has."""
-    known = {f"{cls.__name__}.{field.name}" for cls in nested_dataclasses(RunFile) for field in dataclasses.fields(cls)}
-    return {*EXCLUDED, *KEPT, *VALUES} - known
 
 
 def complete(plain: Plain) -> Plain | None:

@@ -138,13 +138,6 @@ def test_training_can_start_from_an_exported_or_a_pushed_model(model_dir, detect
             np.testing.assert_array_equal(array, expected[path])
 
 
-def test_an_exported_model_restores_into_a_detector_of_other_classes(model_dir, tiny_config):
-    detector = build_detector(tiny_config.model, LabelMap.from_names(["a", "b", "c"]))
-    train = replace(tiny_config.train, fine_tune_checkpoint=str(model_dir))
-    report = plan_restore(train, detector, find_trained(train, detector)).report
-    assert (report.refusal, report.mode) == ("", "all_but_classes")
-
-
 @pytest.fixture
 def check_with_bias(model_dir, loaded, detector, monkeypatch):
     """Return a function that compares the written model with the one in memory after a change of its box offsets."""
