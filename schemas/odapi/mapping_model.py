@@ -101,11 +101,7 @@ MODEL: dict[str, Structure] = {
             "bipartite_matcher": Refused(reason="not supported, as in the TF2 loop; supported: argmax_matcher"),
         },
     ),
-    "ArgMaxMatcher": Structure(
-        fields={
-            "use_matmul_gather": _FASTER,
-        },
-    ),
+    "ArgMaxMatcher": Structure(fields={"use_matmul_gather": _FASTER}),
     # --- losses -------------------------------------------------------------------------------------------------------
     "Loss": Structure(
         fields={

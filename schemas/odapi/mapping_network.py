@@ -134,14 +134,8 @@ NETWORK: dict[str, Structure] = {
             **each(_NO_RESIZER, "identity_resizer", "conditional_shape_resizer", "pad_to_multiple_resizer"),
         },
     ),
-    "FixedShapeResizer": Structure(
-        fields={"convert_to_grayscale": _GRAY},
-    ),
-    "KeepAspectRatioResizer": Structure(
-        fields={
-            "convert_to_grayscale": _GRAY,
-        },
-    ),
+    "FixedShapeResizer": Structure(fields={"convert_to_grayscale": _GRAY}),
+    "KeepAspectRatioResizer": Structure(fields={"convert_to_grayscale": _GRAY}),
     # --- convolutions -------------------------------------------------------------------------------------------------
     "Hyperparams": Structure(
         makes=tree.ConvHyperparams,

@@ -178,11 +178,7 @@ TRAIN: dict[str, Structure] = {
             ),
         },
     ),
-    "RMSPropOptimizer": Structure(
-        fields={
-            **_MOMENTUM,
-        },
-    ),
+    "RMSPropOptimizer": Structure(fields=_MOMENTUM),
     "MomentumOptimizer": Structure(fields=_MOMENTUM),
     "LearningRate": Structure(choice="learning_rate"),
     "ManualStepLearningRate.LearningRateSchedule": Structure(makes=optimizers.LearningRateStep),
@@ -218,10 +214,7 @@ TRAIN: dict[str, Structure] = {
             "super_categories": _REPORT,
         },
     ),
-    "ParameterizedMetric": Structure(
-        choice="parameterized_metric",
-        otherwise={},
-    ),
+    "ParameterizedMetric": Structure(choice="parameterized_metric", otherwise={}),
     "CocoKeypointMetrics": Structure(
         fields={
             "class_label": Ignored(reason="keypoints are measured for the class that has them in the model"),

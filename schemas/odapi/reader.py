@@ -60,7 +60,7 @@ def read_messages(root: Message) -> PipelineConfigReport:
         reader.note("ignored", leaf, reason)
     located = _apply_settings(reader.data, reader.places, reader.settings, root.place)
     reader.check_missing(located)
-    lists = {name: _in_order(notes, root.place.name) for name, notes in reader.notes.items()}
+    lists = {name: _in_order(notes) for name, notes in reader.notes.items()}
     return PipelineConfigReport(root.place.name, located, **lists)
 
 
@@ -109,12 +109,12 @@ def _is_deeper(value: Any, limit: int) -> bool:
     return isinstance(value, list) and any(_is_deeper(item, limit - 1) for item in value)
 
 
-def _in_order(notes: Iterable[tuple[Leaf, str]], name: str) -> tuple[FieldNote, ...]:
-    """Sort notes: fields in the order of the file, then those of an override text, then missing fields."""
+def _in_order(notes: Iterable[tuple[Leaf, str]]) -> tuple[FieldNote, ...]:
+    """Sort notes: fields in the order of the file, then missing fields."""
 
-    def order(note: tuple[Leaf, str]) -> tuple[bool, bool, int]:
+    def order(note: tuple[Leaf, str]) -> tuple[bool, int]:
         leaf, _ = note
-        return leaf.text == MISSING, leaf.place.name != name, leaf.place.line
+        return leaf.text == MISSING, leaf.place.line
 
     ordered = sorted(notes, key=order)
     return tuple(FieldNote(leaf.path, str(leaf.place), leaf.text, reason) for leaf, reason in ordered)
