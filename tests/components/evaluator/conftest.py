@@ -21,6 +21,11 @@ def tiny_detector():
 
 
 @pytest.fixture(scope="session")
+def evaluation():
+    return importlib.import_module("evaluations").make_evaluation()
+
+
+@pytest.fixture(scope="session")
 def good_model_uri(tmp_path_factory, tiny_detector):
     """The folder of a Model artifact with a detector that makes no errors."""
     uri = tmp_path_factory.mktemp("good_model")

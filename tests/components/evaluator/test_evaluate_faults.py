@@ -9,11 +9,6 @@ from detloom.components.evaluator.report import output_files as report
 from detloom.components.evaluator.report.output_files import PAGE_FILE, write_report
 
 
-@pytest.fixture(scope="module")
-def evaluation():
-    return evaluations.make_evaluation()
-
-
 @pytest.mark.slow  # some forty forks of a process that has loaded TensorFlow
 @pytest.mark.reliability("kill", "evaluate")
 def test_killed_evaluation_leaves_complete_files_and_the_page_last(evaluation, tmp_path, monkeypatch):

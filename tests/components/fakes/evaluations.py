@@ -86,6 +86,10 @@ def make_object(layer="candidate", outcome="true", steps=(90,), label="cat 0.90"
     return ReportObject(layer=layer, outcome=outcome, box_xywh_px=box, label=label, steps=steps, **changes)
 
 
+def texts_of(row):
+    return [cell["text"] for cell in row]
+
+
 def make_image(kind="first", size=4, **changes):
     values = {
         "name": "a.jpg",

@@ -118,7 +118,10 @@ def test_broken_images_are_reported_and_an_error_with_strict_or_if_there_are_no_
     counts = "3 objects with a score of at least 0.5 (red 2, green 1) in 2 images; 1 more could not be read"
     assert counts in result.stderr
     assert predict(photos, "--strict").exit_code == 1
-    assert predict(photos / "deep" / "c*.png").exit_code == 1
+    (photos / "a.png").unlink()
+    (photos / "deep" / "b.PNG").unlink()
+    result = predict(photos)
+    assert (result.exit_code, "c.png: truncated PNG" in result.stderr) == (1, True)
 
 
 def test_images_keep_their_relative_paths_in_the_output(predict, photos):
@@ -240,7 +243,7 @@ def test_two_images_with_one_name_are_refused(tmp_path):
         names_of(*paths)
 
 
-@pytest.mark.parametrize("source", ["nowhere", "nowhere/*.png", "x" * 5000, "empty"])
+@pytest.mark.parametrize("source", ["nowhere", "x" * 5000, "empty"])
 def test_missing_sources_are_refused(tmp_path, monkeypatch, source):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()

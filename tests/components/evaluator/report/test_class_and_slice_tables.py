@@ -1,16 +1,6 @@
-import evaluations
-import pytest
+from evaluations import texts_of
 
 from detloom.components.evaluator.report import class_and_slice_tables
-
-
-@pytest.fixture(scope="module")
-def evaluation():
-    return evaluations.make_evaluation()
-
-
-def texts_of(row):
-    return [cell["text"] for cell in row]
 
 
 def test_a_class_row_contains_metrics_and_operating_points(evaluation):

@@ -1,6 +1,7 @@
 import evaluations
 import numpy as np
 import pytest
+from evaluations import texts_of
 
 from detloom.components.evaluator.measurements import Split, measure
 from detloom.components.evaluator.report import score_thresholds as thresholds
@@ -19,10 +20,6 @@ def measured(make_image, label_map):
         return measure(split, [detections], EvaluatorSettings())
 
     return call
-
-
-def texts_of(row):
-    return [cell["text"] for cell in row]
 
 
 def test_a_slider_starts_at_the_best_f1(measured):

@@ -3,6 +3,7 @@ from dataclasses import replace
 
 import evaluations
 import pytest
+from evaluations import texts_of
 
 from detloom.components.evaluator.analysis.bootstrap import Interval
 from detloom.components.evaluator.analysis.confidence_calibration import Calibration, ScoreBin
@@ -19,15 +20,6 @@ from detloom.components.evaluator.report import (
     training_data_and_costs,
     verdict_and_gates,
 )
-
-
-@pytest.fixture(scope="module")
-def evaluation():
-    return evaluations.make_evaluation()
-
-
-def texts_of(row):
-    return [cell["text"] for cell in row]
 
 
 def make_gate(name="AP, at least", value=0.5, threshold=0.4, verdict="passed"):
