@@ -111,6 +111,7 @@ def test_metadata_labels_configuration_and_contract_are_in_the_file(exported):
     assert names.ASSET_CONFIG in files
 
 
+@pytest.mark.slow  # another conversion
 def test_raw_outputs_are_suppressed_like_those_of_the_saved_model(
     tiny_config, examples, changed, tmp_path, make_spread_detector
 ):
