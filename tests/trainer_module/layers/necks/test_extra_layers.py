@@ -69,7 +69,7 @@ def test_initializer_and_penalty_are_not_for_depthwise_kernels(use_depthwise):
     assert len(convolutions) == 4
     assert all(float(tf.reduce_mean(layer.kernel)) > 4 for layer in convolutions)
     depthwise = [layer for layer in network.layers if isinstance(layer, keras.layers.DepthwiseConv2D)]
-    assert len(depthwise) == (2 if use_depthwise else 0)
+    assert [layer.kernel_size for layer in depthwise] == ([(3, 3)] * 2 if use_depthwise else [])
     assert all(abs(float(tf.reduce_mean(layer.kernel))) < 1 for layer in depthwise)
     assert len(network.losses) == 4
 
