@@ -22,6 +22,7 @@ from detloom.schemas.odapi.rules import (
     unless,
 )
 from detloom.schemas.odapi.text_format import Message
+from detloom.schemas.odapi.tf1 import allowed_extractors
 from detloom.schemas.reading.typed_dict import TYPE_KEY
 
 _FASTER = Ignored(reason="selects among implementations with the same result")
@@ -38,7 +39,7 @@ FEATURE_EXTRACTORS: dict[str, tuple[str, bool]] = {
 
 def _backbone_and_neck(extractor: str) -> dict[str, Any]:
     if extractor not in FEATURE_EXTRACTORS:
-        raise UnsupportedError(", ".join(FEATURE_EXTRACTORS))
+        raise UnsupportedError(allowed_extractors(extractor, FEATURE_EXTRACTORS))
     backbone, has_pyramid = FEATURE_EXTRACTORS[extractor]
     return {"backbone": backbone, **({"neck": {TYPE_KEY: Fpn.__name__}} if has_pyramid else {})}
 

@@ -24,7 +24,8 @@ from detloom.schemas.odapi.rules import (
     unless,
 )
 from detloom.schemas.odapi.text_format import Message
-from detloom.schemas.reading.typed_dict import TYPE_KEY, nearest_hint
+from detloom.schemas.odapi.tf1 import allowed_extractors
+from detloom.schemas.reading.typed_dict import TYPE_KEY
 
 _NOT_READ = "the Object Detection API's TF2 models do not read it"
 _NO_RESIZER = Refused(reason="not supported; supported: fixed_shape_resizer, keep_aspect_ratio_resizer")
@@ -52,8 +53,7 @@ _BIFPN = ((3, 64), (4, 88), (5, 112), (6, 160), (7, 224), (7, 288), (8, 384), (8
 
 def _backbone_and_neck(extractor: str) -> dict[str, Any]:
     if extractor not in FEATURE_EXTRACTORS:
-        hint = nearest_hint(extractor, FEATURE_EXTRACTORS).strip()
-        raise UnsupportedError(f"{', '.join(FEATURE_EXTRACTORS)}{f' ({hint})' if hint else ''}")
+        raise UnsupportedError(allowed_extractors(extractor, FEATURE_EXTRACTORS))
     backbone, neck = FEATURE_EXTRACTORS[extractor]
     return {"backbone": backbone, "neck": {TYPE_KEY: neck.__name__}}
 
@@ -198,7 +198,9 @@ NETWORK: dict[str, Structure] = {
             "convolutional_box_predictor": _NOT_IN_FASTER_RCNN,
             "weight_shared_convolutional_box_predictor": _NOT_IN_FASTER_RCNN,
             "mask_rcnn_box_predictor": _ONLY_IN_FASTER_RCNN,
-            "rfcn_box_predictor": _NO_PREDICTOR,
+            "rfcn_box_predictor": Refused(
+                reason="R-FCN exists in TF1 only; model.faster_rcnn supports mask_rcnn_box_predictor"
+            ),
         },
     ),
     "ConvolutionalBoxPredictor": Structure(

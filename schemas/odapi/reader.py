@@ -160,7 +160,7 @@ class _Reader:
         if structure.otherwise is not NOTHING:
             self._put(key, structure.otherwise, message.place)
             return True
-        rules = {name: structure.rule(name) for name in members}
+        rules = {name: structure.rule(name, message) for name in members}
         allowed = [name for name, rule in rules.items() if not isinstance(rule, Refused)]
         mapped = [rule for rule in rules.values() if isinstance(rule, Mapped)]
         in_list = bool(key) and isinstance(key[-1], int)  # the next item will use this index

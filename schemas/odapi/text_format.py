@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from detloom.schemas.odapi.fields import OVERRIDES, RANGES, ROOT, Field, MessageType, enum_values, message_types
+from detloom.schemas.odapi.tf1 import removed_hint
 from detloom.schemas.reading import proto_text
 from detloom.schemas.reading.proto_text import Scalar, TextLine, TextParser
 from detloom.schemas.reading.redact import HIDDEN, is_secret, redact
@@ -127,7 +128,8 @@ class _Parser(TextParser[Message]):
                 return Field(0, name, False, "message", OVERRIDES, None, "", False)
             return None
         if name not in known.fields:
-            hint = nearest_hint(name, known.fields) or f" Its fields: {', '.join(known.fields) or 'none'}."
+            hint = removed_hint(known.name, name) or nearest_hint(name, known.fields)
+            hint = hint or f" Its fields: {', '.join(known.fields) or 'none'}."
             self._fail(message.below(name), f"unknown field of {_shown(known)}.{hint}", place)
         return known.fields[name]
 

@@ -203,6 +203,25 @@ def test_unsupported_field_is_refused(field, reason, refused):
     assert found[path].startswith(reason)
 
 
+@pytest.mark.parametrize(
+    ("field", "phrases"),
+    [
+        ("ssd.feature_extractor.type: 'ssd_resnet50_v1_fpn'", ["TF1", "Did you mean 'ssd_resnet50_v1_fpn_keras'?"]),
+        ("faster_rcnn.feature_extractor.type: 'faster_rcnn_inception_v2'", ["TF1", "'faster_rcnn_resnet50_keras'."]),
+        ("ssd.feature_extractor.type: 'ssd_mobilenet_v3_small'", ["TF1 only", "'ssd_mobilenet_v2_fpn_keras'."]),
+        (
+            "faster_rcnn.second_stage_box_predictor.rfcn_box_predictor {}",
+            ["TF1 only", "supports mask_rcnn_box_predictor"],
+        ),
+        ("faster_rcnn.second_stage_box_predictor {}", ["allowed: mask_rcnn_box_predictor"]),
+    ],
+)
+def test_names_of_tf1_are_refused_as_such_with_the_counterpart(field, phrases, refused):
+    path, override = override_of(f"model.{field}")
+    reason = refused(override)[path.removesuffix(" {}")]
+    assert [phrase for phrase in phrases if phrase not in reason] == []
+
+
 def test_fields_of_a_refused_message_are_listed(parse):
     report = parse(FPNLITE, "graph_rewriter {\n quantization {\n delay: 2 weight_bits: 4 } }")
     assert [(note.path, note.where, note.value) for note in report.refused] == [

@@ -111,6 +111,10 @@ def test_override_is_merged_over_the_file():
     ("text", "message"),
     [
         ("train_config {\n num_stebs: 1 }", "F:2: train_config.num_stebs: unknown field of TrainConfig. Did you mean"),
+        (
+            "model { ssd { feature_extractor {\n batch_norm_trainable: true } } }",
+            "F:2: model.ssd.feature_extractor.batch_norm_trainable: unknown field of SsdFeatureExtractor. It was",
+        ),
         ("modle {}", "F:1: modle: unknown field of the file. Did you mean 'model'?"),
         ("model {\n ssd {\n", "F:2: model.ssd: got the end of the text, allowed: '}' to close the message from F:2."),
         (
