@@ -38,6 +38,7 @@ from detloom.pipelines.commands.timer import timer
 from detloom.pipelines.commands.train import train_command
 from detloom.pipelines.commands.validate import validate
 from detloom.schemas.errors import ExitCode, InputError
+from detloom.schemas.reading.redact import escape_lines
 from detloom.trainer_module.files.system_errors import describe_system_error
 from detloom.trainer_module.runtime.native_log import hide_native_log
 
@@ -91,7 +92,7 @@ def main() -> None:
     try:
         cli()
     except InputError as error:
-        click.echo(f"error: {with_addresses(str(error))}", err=True)
+        click.echo(f"error: {escape_lines(with_addresses(str(error)))}", err=True)
         sys.exit(error.exit_code)
     except Exception as error:
         described = describe_system_error(error, sys.argv[1:])

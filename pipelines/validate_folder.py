@@ -8,6 +8,7 @@ from detloom.components.dataset_validator.validate import validate_examples
 from detloom.pipelines.local.beam_pipelines import pipeline_maker
 from detloom.pipelines.local.console import format_table
 from detloom.schemas.model.config import InputReader, TrainEvalConfig
+from detloom.schemas.reading.redact import escape
 from detloom.schemas.reading.typed_dict import from_dict
 from detloom.schemas.reading.yaml_file import read_yaml
 from detloom.schemas.run_file.data_checks import DataChecks
@@ -48,7 +49,7 @@ def validate_folder(
 def format_checks(report: Mapping[str, Any]) -> str:
     """Format the checks of a report as a table, and the verdict."""
     rows = [(check["status"], check["check"], check["sentence"]) for check in report["checks"]]
-    return f"{format_table(rows)}\n{report['sentence']}"
+    return f"{format_table(rows)}\n{escape(report['sentence'])}"
 
 
 def _read_validation(config: str, checks_file: Path | None) -> tuple[TrainEvalConfig | None, DataChecks]:

@@ -15,6 +15,7 @@ from detloom.trainer_module.boxes.masks import format_mask
 _MAX_PIXELS = 2**28  # per image with masks; pycocotools uses 4 bytes per pixel to merge polygons
 _MAX_POINTS = 100_000  # in all polygons of one object
 _MAX_OUTLINE_PX = 2_000_000  # total length of the polygons' edges: pycocotools uses some 100 bytes per pixel of it
+_MERGED_AT_ONCE = 8
 _MAX_BYTES_PER_RUN = 7  # of five bits each; the difference of two 32-bit numbers needs 33 bits
 
 
@@ -29,7 +30,7 @@ def encode_mask(segmentation: Any, image_hw: tuple[int, int]) -> dict[str, Any]:
         raise ValueError(f"the mask needs an image of {width}x{height} px, allowed: at most {_MAX_PIXELS} pixels")
     if isinstance(segmentation, list):
         _check_polygons(segmentation, height, width)
-        merged = coco_mask.merge(coco_mask.frPyObjects(segmentation, height, width))
+        merged = _merge(coco_mask.frPyObjects(segmentation, height, width))
         return format_mask(merged["counts"], image_hw)
     if not isinstance(segmentation, dict):
         raise ValueError(f"the mask must be polygons or run lengths, got {name_type(segmentation)}")
@@ -50,6 +51,13 @@ def encode_mask(segmentation: Any, image_hw: tuple[int, int]) -> dict[str, Any]:
 def measure_mask(mask: dict[str, Any]) -> tuple[float, list[float]]:
     """Return area and [left, top, width, height] in pixels of a mask from `encode_mask`; zeros for an empty mask."""
     return float(coco_mask.area(mask)), coco_mask.toBbox(mask).tolist()
+
+
+def _merge(masks: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the union; pycocotools adds one mask after the other to a growing one, which takes quadratic time."""
+    while len(masks) > 1:
+        masks = [coco_mask.merge(masks[i : i + _MERGED_AT_ONCE]) for i in range(0, len(masks), _MERGED_AT_ONCE)]
+    return masks[0]
 
 
 def _check_polygons(polygons: list[Any], height: int, width: int) -> None:

@@ -1,7 +1,8 @@
 """Read format, size and orientation of an encoded image from its headers, check that it is complete, and reset the
 orientation.
 
-Nothing is decoded. A JPEG is complete if it has its end marker, a PNG if it has its end chunk and valid checksums.
+Nothing is decoded. A JPEG is complete if it has its end marker, a PNG if it has its end chunk and valid checksums. A
+JPEG with more scans than encoders write is refused.
 
 The headers are parsed here because an image library takes ten times as long per record and allocates memory before it
 can be prevented. Sources: ITU-T T.81 annex B (JPEG markers), W3C PNG 3rd edition section 5, CIPA DC-008 (Exif 2.32)
@@ -9,6 +10,7 @@ section 4.6 for the orientation tag in its TIFF header.
 """
 
 import contextlib
+import re
 import struct
 import zlib
 from collections.abc import Iterator
@@ -20,6 +22,9 @@ _PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
 _JPEG_MAGIC = b"\xff\xd8\xff"
 _JPEG_EOI = b"\xff\xd9"  # cannot occur inside the scans: there, 0xFF is always followed by 0x00 or a restart marker
 _JPEG_SCAN = 0xDA
+_JPEG_MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]")  # with a length field, or the end marker
+# Each scan of a progressive JPEG takes a pass over the whole image, however few bytes it has. Encoders write up to 14.
+MAX_SCANS = 100
 _JPEG_APP1 = 0xE1
 _EXIF = b"Exif\0\0"
 _MAX_STEPS = 100_000  # segments, markers or fill bytes in the headers of one image: a real one has dozens
@@ -110,7 +115,22 @@ def _read_jpeg(data: bytes) -> ImageHeader:
         raise ImageError(Reason.UNREADABLE_IMAGE, "a JPEG without a frame header")
     if data.rfind(_JPEG_EOI, start) < 0:
         raise ImageError(Reason.TRUNCATED_IMAGE, f"truncated JPEG: no end marker in {len(data)} bytes")
+    _check_scans(data, end)
     return replace(header, orientation=orientation) if orientation != 1 else header
+
+
+def _check_scans(data: bytes, at: int) -> None:
+    """Raise ImageError if a JPEG has too many scans; `at` is where the header of the first one ends."""
+    num_scans = 1
+    for _ in range(_MAX_STEPS):
+        found = _JPEG_MARKER.search(data, at)
+        if found is None or found[0] == _JPEG_EOI:
+            return
+        num_scans += found[0][1] == _JPEG_SCAN
+        if num_scans > MAX_SCANS:
+            raise ImageError(Reason.UNSUPPORTED_FORMAT, f"a JPEG with more than {MAX_SCANS} scans")
+        at = found.end() + int.from_bytes(data[found.end() : found.end() + 2], "big")
+    raise ImageError(Reason.UNREADABLE_IMAGE, f"more than {_MAX_STEPS} markers between a JPEG's scans")
 
 
 def _iter_segments(data: bytes) -> Iterator[tuple[int, int, int]]:

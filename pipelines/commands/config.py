@@ -10,6 +10,7 @@ import click
 from detloom.pipelines.command_line.command import command
 from detloom.pipelines.command_line.options import complete_config, json_option, override_options, read_override_options
 from detloom.schemas.errors import ExitCode, InputError
+from detloom.schemas.reading.redact import escape_lines
 
 if TYPE_CHECKING:
     from detloom.pipelines.check_config import ConfigCheck
@@ -94,7 +95,7 @@ def diff(one: str, other: str, settings: tuple[str, ...], as_json: bool) -> None
         else:  # only the detector configuration of a run file can be compared with other formats
             rows = diff_trees(to_dict(read_config(one)), to_dict(read_config(other, overrides)))
     except InputError as error:
-        click.echo(f"error: {error}", err=True)
+        click.echo(f"error: {escape_lines(str(error))}", err=True)
         sys.exit(ExitCode.USAGE)
     if as_json:
         plain = [{"key": key, "one": left, "other": right} for key, left, right in rows]

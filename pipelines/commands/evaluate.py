@@ -21,6 +21,7 @@ from detloom.pipelines.command_line.options import (
     copied_model,
 )
 from detloom.schemas.errors import InputError
+from detloom.schemas.reading.redact import escape
 
 if TYPE_CHECKING:
     from detloom.components.evaluator.evaluation_result import EvaluationResult, EvaluatorParams
@@ -169,7 +170,7 @@ def _evaluate_model(options: dict[str, Any]) -> None:
         raise InputError(f"--examples: got {len(sets)} sets, allowed with --model: 1.")
     out_dir = options["out_dir"] or "evaluation"
     params = _params(options["run_file"], sets[0].name)
-    click.echo(with_addresses(f"Evaluating on {sets[0].name}: {Path(sets[0].files[0]).parent}"), err=True)
+    click.echo(escape(with_addresses(f"Evaluating on {sets[0].name}: {Path(sets[0].files[0]).parent}")), err=True)
     model = copied_model(options["model"])
     baseline = copied_model(options["baseline"]) if options["baseline"] else None
     with local_output(str(out_dir)) as folder:
@@ -241,7 +242,7 @@ def _report(result: "EvaluationResult", out_dir: Path | str, as_json: bool) -> N
     shapes = (("masks AP", result.candidate.masks), ("keypoints AP", result.candidate.keypoints))
     rows += [(name, f"{each.AP:.3f}", each.explain("AP") or "") for name, each in shapes if each is not None]
     click.echo(format_table(rows), err=as_json)
-    click.echo(result.decision.sentence, err=as_json)
+    click.echo(escape(result.decision.sentence), err=as_json)
     click.echo(f"report: {out_dir}/{PAGE_FILE}", err=as_json)
     if as_json:
         variants = {name: metrics.to_dict() for name, metrics in result.variants.items()}

@@ -17,7 +17,7 @@ from detloom.pipelines.command_line.options import (
     json_option,
 )
 from detloom.schemas.errors import ExitCode, InputError
-from detloom.schemas.reading.redact import redact
+from detloom.schemas.reading.redact import escape, hide_secrets, redact
 from detloom.schemas.run_file.push import LOCK_SECONDS, is_remote
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def push(
         model,
         push_dir,
         model_uri=redact(str(model_dir)) if is_remote(str(model_dir)) else str(model.absolute()),
-        reason=reason,
+        reason=hide_secrets(reason),
         card_dir=card_dir,
         keep_versions=keep_versions,
         allow_class_change=allow_class_change,
@@ -126,7 +126,7 @@ def versions(push_dir: str, as_json: bool) -> None:
     click.echo(format_table([_HEADINGS, *(_row(state) for state in states)]))
     for state in states:
         for problem in (state.problems or ())[:3]:
-            click.echo(f"version {state.version}: {problem}", err=True)
+            click.echo(escape(f"version {state.version}: {problem}"), err=True)
 
 
 @command('detloom rollback /models/cells --reason "misses small cells since Tuesday"')
@@ -146,7 +146,9 @@ def rollback(push_dir: str, to: int | None, remove_bad: bool, reason: str, lock_
     from detloom.pipelines.local.console import format_next, show_log
 
     show_log()
-    result = roll_back_by_hand(push_dir, to=to, remove_replaced=remove_bad, reason=reason, lock_seconds=lock_seconds)
+    result = roll_back_by_hand(
+        push_dir, to=to, remove_replaced=remove_bad, reason=hide_secrets(reason), lock_seconds=lock_seconds
+    )
     if result.is_new:
         click.echo(f"Version {result.version} replaces {result.previous_version}: {result.address}")
         click.echo("A running `detloom serve` keeps its model until it is restarted.", err=True)
@@ -172,7 +174,7 @@ def verify(folder: str, as_json: bool) -> None:
     else:
         for number, problems in wrong.items():
             for problem in problems or ("intact",):
-                click.echo(f"version {number}: {problem}")
+                click.echo(escape(f"version {number}: {problem}"))
     if any(wrong.values()):
         sys.exit(ExitCode.FAILED)
 

@@ -18,6 +18,7 @@ from detloom.pipelines.command_line.options import (
 )
 from detloom.schemas.errors import ExitCode
 from detloom.schemas.model.strategy import StrategyKind
+from detloom.schemas.reading.redact import escape
 
 if TYPE_CHECKING:
     from detloom.pipelines.find_examples import Examples
@@ -167,7 +168,7 @@ def _run_self_test(
     else:  # for generated images, where only the number of classes matters
         classes = LabelMap.from_names([f"class {i}" for i in range(1, (config.model.num_classes or 3) + 1)])
     result = run_self_test(config, classes, files)
-    click.echo("\n".join(result.lines()))
+    click.echo("\n".join(map(escape, result.lines())))
     if result.passed:
         examples = folder or "data/examples"
         click.echo(format_next("detloom", "train", source, "--examples", examples, "--out", "runs/1"))

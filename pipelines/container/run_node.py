@@ -32,6 +32,7 @@ from detloom.pipelines.container.artifacts import (
     title_of,
 )
 from detloom.pipelines.container.task_storage import SCHEME, Addresses, TaskStorage, file_of, make_parent
+from detloom.schemas.reading.redact import escape_lines
 
 if TYPE_CHECKING:
     from detloom.schemas.run_file.run_file import Place
@@ -189,7 +190,7 @@ class _TaskLog(logging.Handler):
         # Log collectors of clusters classify all lines on stderr as errors.
         is_problem = record.levelno >= logging.WARNING
         kind = f"{record.levelname.lower()}: " if is_problem else ""
-        print(f"{kind}{record.getMessage()}", file=sys.stderr if is_problem else sys.stdout, flush=True)
+        print(f"{kind}{escape_lines(record.getMessage())}", file=sys.stderr if is_problem else sys.stdout, flush=True)
         if record.exc_info:
             print(logging.Formatter().formatException(record.exc_info), file=sys.stderr, flush=True)
 

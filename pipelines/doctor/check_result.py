@@ -9,6 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from detloom.schemas.reading.redact import escape
+
 _PROBE_SECONDS = 180  # a cold import of TFX took up to 44 s in our measurements; a network disk is slower
 
 Check = Callable[[], Iterator["CheckResult"]]
@@ -49,10 +51,10 @@ def format_results(results: tuple[CheckResult, ...], *, as_json: bool = False) -
     width = max(len(result.name) for result in results)
     lines = []
     for result in results:
-        lines.append(f"  {result.status:<7}  {result.name:<{width}}  {result.detail}")
+        lines.append(f"  {result.status:<7}  {result.name:<{width}}  {escape(result.detail)}")
         if result.status != "ok":
             labelled = (("expected", result.expected), ("next step", result.next_step))
-            lines += [f"{'':<{width + 13}}{label}: {text}" for label, text in labelled if text]
+            lines += [f"{'':<{width + 13}}{label}: {escape(text)}" for label, text in labelled if text]
     counts = {status: sum(result.status == status for result in results) for status in ("error", "warning")}
     said = [f"{count} {status}{'s' if count > 1 else ''}" for status, count in counts.items() if count]
     return "\n".join([*lines, "", ", ".join(said) or "No problems found."])

@@ -3,6 +3,7 @@
 import re
 
 from detloom.pipelines.lineage.graph import LineageGraph
+from detloom.schemas.reading.redact import escape
 
 _INDENT = "  "
 _CHECKS = ("evaluation", "check")  # their sources (model, examples) are usually listed above
@@ -21,13 +22,13 @@ def format_text(graph: LineageGraph) -> str:
             lines.append(f"{start} ({node_id.replace(':', ' ')}, see above)")
             continue
         listed.add(node_id)
-        lines.append(f"{start}: {'; '.join(node.lines)}" if node.lines else start)
+        lines.append(escape(f"{start}: {'; '.join(node.lines)}" if node.lines else start))
         below = [(source, label) for (source, target), label in graph.labels.items() if target == node_id]
         if node.kind in _CHECKS:
             below = [(source, label) for source, label in below if label or source not in listed]
         below += [(target, "") for target in _final_targets(graph, node_id)]
         waiting += [(other, label, depth + 1) for other, label in reversed(below)]
-    return "\n".join([*lines, *graph.notes])
+    return "\n".join([*lines, *map(escape, graph.notes)])
 
 
 def _final_targets(graph: LineageGraph, node_id: str) -> list[str]:

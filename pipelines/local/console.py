@@ -11,6 +11,7 @@ from absl import logging as absl_logging
 
 from detloom.components.fingerprints import source_folders
 from detloom.components.storage.local_copy import with_addresses
+from detloom.schemas.reading.redact import escape, escape_lines
 
 NodeEnd = Literal["done", "cached", "skipped", "failed"]
 _WITHOUT_TRAINING = "SkipNotifier"  # the only node that runs if nothing is trained
@@ -57,7 +58,7 @@ class NodeLog(logging.Handler):
             self._print(f"      {record.getMessage()}")
 
     def _print(self, line: str) -> None:
-        print(with_addresses(line), file=sys.stderr, flush=True)
+        print(escape_lines(with_addresses(line)), file=sys.stderr, flush=True)
 
 
 def log_nodes(verbose: bool) -> NodeLog:
@@ -76,7 +77,7 @@ class _PlainLines(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         kind = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
         # sys.stderr is looked up per call: a progress bar may replace it
-        print(f"{kind}{record.getMessage()}", file=sys.stderr, flush=True)
+        print(escape_lines(f"{kind}{record.getMessage()}"), file=sys.stderr, flush=True)
 
 
 def show_log() -> None:
@@ -90,13 +91,17 @@ def show_log() -> None:
 
 def format_next(*words: object) -> str:
     """Return the last line of a command: the command line to type next."""
-    return f"Next: {shlex.join(with_addresses(str(word)) for word in words)}"
+    return f"Next: {escape(shlex.join(with_addresses(str(word)) for word in words))}"
 
 
 def format_columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return one line per row; every column except the last is padded to its longest cell."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    padded = ([f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)] for row in rows)
+    """Return one line per row; every column except the last is padded to its longest cell.
+
+    Control characters in cells are escaped, as in all lines of this module: names come from data.
+    """
+    escaped = [[escape(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*escaped, strict=True)]
+    padded = ([f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)] for row in escaped)
     return ["  ".join(cells).rstrip() for cells in padded]
 
 

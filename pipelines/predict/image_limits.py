@@ -8,9 +8,6 @@ from detloom.schemas.errors import InputError
 # Limit for all images of a request together. One image of this size takes 600 MB as float32, the model's type for
 # resizing. Phone cameras of today have at most 50 million pixels.
 MAX_PIXELS = 50_000_000
-# Decoding a progressive JPEG takes time for each scan, however short it is; encoders write at most a dozen.
-MAX_SCANS = 100
-_START_OF_SCAN = b"\xff\xda"  # within a scan, 0xFF is followed by 0x00 or a restart marker
 
 
 def check_header(image_bytes: bytes, name: str) -> ImageHeader:
@@ -26,9 +23,6 @@ def check_header(image_bytes: bytes, name: str) -> ImageHeader:
     if header.height * header.width > MAX_PIXELS:
         size = f"{header.width} x {header.height} pixels"
         raise InputError(f"{name}: got {size}, allowed: {MAX_PIXELS} in total; send a smaller image.")
-    num_scans = image_bytes.count(_START_OF_SCAN) if header.format == "jpeg" else 0
-    if num_scans > MAX_SCANS:
-        raise InputError(f"{name}: got a JPEG with {num_scans} scans, allowed: {MAX_SCANS}.")
     return header
 
 

@@ -101,7 +101,7 @@ class Counts:
         self.best_score = max(self.best_score, prediction.scores.max(initial=0.0))
 
     def sentence(self, min_score: float) -> str:
-        classes = ", ".join(f"{name} {count}" for name, count in self.num_by_class.most_common())
+        classes = ", ".join(f"{escape(name)} {count}" for name, count in self.num_by_class.most_common())
         detail = f" ({classes})" if classes else ""
         broken = f"; {self.num_broken} more could not be read" if self.num_broken else ""
         num_objects = sum(self.num_by_class.values())
@@ -246,7 +246,9 @@ def save_image(prediction: Prediction, source: Path, path: Path) -> None:
         InputError: if it cannot be written, or is the source itself.
     """
     if os.path.realpath(path) == os.path.realpath(source):
-        raise InputError(f"{path}: this is the input image, which would be overwritten; choose another --output.")
+        raise InputError(
+            f"{escape(str(path))}: this is the input image, which would be overwritten; choose another --output."
+        )
     kind = Image.registered_extensions().get(path.suffix.lower())
     try:
         if kind is None:
@@ -256,4 +258,4 @@ def save_image(prediction: Prediction, source: Path, path: Path) -> None:
             prediction.draw().save(partial, format=kind)
     # no space left, no such folder, or a format that Pillow cannot write
     except (OSError, ValueError, KeyError) as error:
-        raise InputError(f"{path}: the image cannot be written ({error}).") from None
+        raise InputError(f"{escape(str(path))}: the image cannot be written ({escape(str(error))}).") from None

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from detloom.schemas.errors import InputError
-from detloom.schemas.reading.redact import hide_secrets, redact
+from detloom.schemas.reading.redact import HIDDEN, hide_secrets, redact
 
 ARCHIVE_SUFFIXES = (".tar.gz", ".tgz", ".tar")
 _HASH = re.compile(r"sha256=([0-9a-f]{64})", re.IGNORECASE)
@@ -64,7 +64,8 @@ def parse_archive_address(text: str) -> ArchiveAddress:
         )
     match = _HASH.fullmatch(fragment)
     if fragment and match is None:
-        raise InputError(f"got '#{redact(fragment)}' at the end of {url}, allowed: #sha256= and 64 hexadecimal digits.")
+        shown = fragment if fragment.lower().startswith("sha256=") else HIDDEN
+        raise InputError(f"got '#{redact(shown)}' at the end of {url}, allowed: #sha256= and 64 hexadecimal digits.")
     if parts.scheme.lower() == "http" and match is None:
         raise InputError(
             f"got '{redact(text)}', allowed: https://{url.partition('://')[2]}, or http with #sha256=... at the end, "

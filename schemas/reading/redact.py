@@ -14,7 +14,8 @@ HIDDEN = "(hidden)"
 _SECRET_NAME = re.compile("password|passwd|secret|token|credential|api_?key|webhook|authorization", re.IGNORECASE)
 # User and password of an address, also with a single slash, and with an @ or a / in the password.
 _USER_INFO = re.compile(r"(:/{1,2})(?:[^/\s'\"]+|[^/\s'\":]+:[^\s'\"]*)@")
-_QUERY = re.compile(r"([?&][^?=&\s'\"]*=)[^&\s'\"]+")  # values in the query of an address
+# Values in the query and the fragment of an address; #sha256= is not secret.
+_QUERY = re.compile(r"([?&#](?!sha256=)[^?=&#\s'\"]*=)[^&#\s'\"]+")
 _WORD = re.compile(r"[^\s'\"]+")
 
 
@@ -48,6 +49,11 @@ def show_address(text: str) -> str:
 def escape(text: str) -> str:
     """Escape line breaks and control characters, so that the text stays on one line of the terminal."""
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
+def escape_lines(text: str) -> str:
+    """Escape as `escape`, but keep line breaks; indent further lines, so that none looks like another message."""
+    return "\n  ".join(map(escape, text.split("\n")))
 
 
 # --- references -------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ _MAX_NODES = 20_000  # keys, values and lists; a run file has a few hundred
 _BEYOND_UNICODE = re.compile(r"(?<!\\)(?:\\\\)*(\\U(?!000|0010)[0-9A-Fa-f]{8})")  # after an even number of backslashes
 # Numbers that YAML 1.1 reads in base 8 or 60 and other readers in base 10 or as text.
 _OTHER_BASE = re.compile(r"[-+]?0[0-7_]+|[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
+_MAX_NUMBER_CHARS = 100  # PyYAML reads hexadecimal of any length, and base 60 in quadratic time
 _NUMBER_TAGS = {"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"}
 _PLAIN_TAGS = {
     f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "str", "int", "float", "bool", "null", "timestamp")
@@ -40,8 +41,8 @@ def parse_yaml(text: str, name: str, *, number_keys: bool = False) -> tuple[Any,
         number_keys: accept whole numbers as keys too, and convert them to text.
 
     Raises:
-        InputError: for invalid YAML, too much data, an anchor, an alias, a tag, a duplicate key, or a number in base 8
-            or 60.
+        InputError: for invalid YAML, too much data, an anchor, an alias, a tag, a duplicate key, a number in base 8 or
+            60, or one of too many digits.
     """
     lines: dict[KeyPath, int] = {}
     _check_escapes(text, name)
@@ -141,6 +142,9 @@ class _Builder:
         where = f"{self._name}:{_line(node)}"
         if node.tag not in _PLAIN_TAGS:
             raise InputError(f"{where}: got '{redact(str(node.value))}', allowed: text, a number, true, false, null.")
+        if node.tag in _NUMBER_TAGS and len(node.value) > _MAX_NUMBER_CHARS:
+            got = redact(node.value)
+            raise InputError(f"{where}: got {got}, allowed: a number of at most {_MAX_NUMBER_CHARS} characters.")
         try:
             value = self._constructor.construct_object(node, deep=True)
             if isinstance(value, str):

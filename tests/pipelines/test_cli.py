@@ -103,6 +103,16 @@ def test_a_mistake_is_reported_in_one_sentence(arguments, name, tmp_path, monkey
     assert name in line
 
 
+def test_names_in_a_mistake_do_not_control_the_terminal(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["detloom", "verify", f"{tmp_path}/\x1b[2J\nerror: fake"])
+    with pytest.raises(SystemExit):
+        main()
+    text = capsys.readouterr().err
+    assert "fake" in text
+    assert "\x1b" not in text
+    assert "\nerror" not in text
+
+
 def test_importing_the_commands_and_checking_a_configuration_import_nothing_heavy():
     code = (
         "import sys; import detloom.pipelines.cli; from detloom.pipelines.check_config import check_config; "

@@ -18,6 +18,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 from detloom.schemas.contracts import detections as names
 from detloom.schemas.contracts.label_map import LabelMap, parse_label_map
 from detloom.schemas.errors import InputError
+from detloom.schemas.reading.redact import escape
 from detloom.trainer_module.boxes.masks import encode_box_masks, paste_masks
 from detloom.trainer_module.data.records import ExampleFeatures
 from detloom.trainer_module.detectors.detector import Keypoints
@@ -95,7 +96,7 @@ class Prediction:
         """Return a line of text for each detection: class name, score, and left, top, right, bottom in pixels."""
         boxes_yxyx_px = np.rint(self.boxes_yxyx_px).astype(int).tolist()
         return [
-            f"{name} {score:.3f}  left {xmin} top {ymin} right {xmax} bottom {ymax}"
+            f"{escape(name)} {score:.3f}  left {xmin} top {ymin} right {xmax} bottom {ymax}"
             for name, score, (ymin, xmin, ymax, xmax) in zip(self.class_names, self.scores, boxes_yxyx_px, strict=True)
         ]
 

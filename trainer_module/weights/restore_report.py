@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from detloom.schemas.reading.redact import escape
 from detloom.schemas.reading.text_file import write_text_file
 from detloom.trainer_module.weights.freezing import PartCounts
 from detloom.trainer_module.weights.variable_names import PARTS, part_of
@@ -112,7 +113,7 @@ def _lines(report: RestoreReport) -> Iterator[str]:
     if report.unread:
         yield ""
         yield "Not read:"
-        yield from _cut([f"  {key}" for key in report.unread])
+        yield from _cut([f"  {escape(key)}" for key in report.unread])
 
 
 def _fresh_lines(rows: Sequence[RestoreRow]) -> Iterator[str]:

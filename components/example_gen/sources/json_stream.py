@@ -8,6 +8,7 @@ stops at them and loses the file.
 import codecs
 import json
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO
@@ -35,8 +36,8 @@ class _RepeatedKeyError(ValueError):
 def _to_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) != len(pairs):
-        names = [name for name, _ in pairs]
-        raise _RepeatedKeyError(next(name for name in names if names.count(name) > 1))
+        counts = Counter(name for name, _ in pairs)
+        raise _RepeatedKeyError(next(name for name, count in counts.items() if count > 1))
     return values
 
 

@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from detloom.components.example_gen.image_header import (
+    MAX_SCANS,
     ImageError,
     ImageHeader,
     read_image_header,
@@ -118,6 +119,31 @@ def test_a_header_with_too_many_parts_is_unreadable(data, message):
     with pytest.raises(ImageError, match=f"more than 100000 {message}") as caught:
         read_image_header(data)
     assert caught.value.reason == Reason.UNREADABLE_IMAGE
+
+
+@pytest.mark.reliability("hostile input", "ingest")
+@pytest.mark.parametrize(
+    ("before_scan", "is_refused"),
+    [
+        (b"", True),
+        (b"\xff" * 3, True),  # fill bytes
+        (b"\xff\xfe\0\4\xff\xd9", True),  # a comment that contains an end marker
+        (b"\xff\xd9", False),  # a decoder stops at the first end marker
+    ],
+)
+@pytest.mark.parametrize("options", [{}, {"progressive": True}])
+def test_a_jpeg_with_more_scans_than_encoders_write_is_refused(before_scan, is_refused, options):
+    image = encode("JPEG", **options)
+    scan = image[image.rindex(b"\xff\xda") : -2]
+    num_more = MAX_SCANS - image.count(b"\xff\xda")
+    assert read_image_header(image[:-2] + num_more * scan + b"\xff\xd9" + 200 * scan).width == 47
+    data = image[:-2] + (num_more + 1) * (before_scan + scan) + b"\xff\xd9"
+    if is_refused:
+        with pytest.raises(ImageError, match="more than 100 scans") as caught:
+            read_image_header(data)
+        assert caught.value.reason == Reason.UNSUPPORTED_FORMAT
+    else:
+        assert read_image_header(data).width == 47
 
 
 def test_fill_bytes_between_markers_are_ignored():

@@ -109,6 +109,21 @@ def test_only_an_oversized_element_is_skipped(element, detail):
     assert (found[0][2], found[2][2]) == (0, 2)
 
 
+def test_a_repeated_key_is_found_in_one_pass():
+    class CountedText(str):
+        num_compared = 0
+        __hash__ = str.__hash__
+
+        def __eq__(self, other):
+            CountedText.num_compared += 1
+            return str.__eq__(self, other)
+
+    pairs = [(CountedText(number), 0) for number in (*range(5000), 4999)]
+    with pytest.raises(ValueError, match="4999"):
+        json_stream._to_dict(pairs)
+    assert CountedText.num_compared < 2 * len(pairs)
+
+
 @pytest.mark.reliability("hostile input", "ingest")
 @pytest.mark.parametrize(
     "middle",

@@ -23,6 +23,24 @@ def test_rectangles_as_polygons_fill_their_pixels():
     assert found.tolist() == [[0, 0, 0, 0, 0, 1], [0, 1, 1, 1, 0, 1], [0, 1, 1, 1, 0, 0], [0, 0, 0, 0, 0, 0]]
 
 
+def test_the_work_for_many_polygons_grows_almost_linearly(monkeypatch):
+    work = []
+    merge = coco_mask.merge
+
+    def counted(masks):  # pycocotools goes through the union so far for each of the masks
+        work.append(len(masks) * sum(len(mask["counts"]) for mask in masks))
+        return merge(masks)
+
+    monkeypatch.setattr(coco_mask, "merge", counted)
+    squares = [[x, y, x + 1, y, x + 1, y + 1, x, y + 1] for x in range(0, 120, 2) for y in range(0, 120, 2)]
+    found = decode(encode_mask_png(squares, (120, 120)))
+    assert found.sum() == 3600
+    assert (found[::2, ::2] == 1).all()
+    all_squares, work[:] = sum(work), []
+    encode_mask_png(squares[:900], (120, 120))
+    assert all_squares < 6 * sum(work)  # of 4 times as many
+
+
 def test_runs_go_down_the_columns():
     # 2 rows and 3 columns: 1 off, 3 on, 2 off
     found = decode(encode_mask_png({"size": [2, 3], "counts": [1, 3, 2]}, (2, 3)))

@@ -1,12 +1,19 @@
+import collections
 import logging
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import detloom
-from detloom.pipelines.local.console import NodeLog, format_table
+from detloom.pipelines.doctor.check_result import CheckResult, format_results
+from detloom.pipelines.local.console import NodeLog, format_next, format_table
+from detloom.pipelines.predict.predict_files import Counts
+from detloom.pipelines.validate_folder import format_checks
+from detloom.trainer_module.export.predict import Prediction
 
 ROOT = Path(detloom.__file__).parents[1]
+HOSTILE = "cat\x1b[2J\x9b2J\r\nfake\u202e"
 
 
 def emit(log, message, *arguments, path="elsewhere.py", level=logging.INFO, name="absl"):
@@ -49,6 +56,30 @@ def test_only_our_lines_and_errors_are_shown(capsys, path, level, is_shown):
 def test_verbose_shows_everything(capsys):
     emit(NodeLog(verbose=True), "something")
     assert "something" in capsys.readouterr().err
+
+
+def print_cases():
+    """Yield functions that print a name from data."""
+    result = CheckResult(name="data", status="error", detail=HOSTILE, expected=HOSTILE, next_step=HOSTILE)
+    rows = {"detection_boxes": np.zeros((1, 4), np.float32), "detection_scores": np.ones(1)}
+    report = {"checks": [{"status": "fail", "check": "labels", "sentence": HOSTILE}], "sentence": HOSTILE}
+    yield "a line of a node", lambda: emit(NodeLog(verbose=True), "skipped: %s", HOSTILE)
+    yield "a table", lambda: print(format_table([(HOSTILE, "1"), ("x", HOSTILE)]))
+    yield "the next command", lambda: print(format_next("detloom", "serve", HOSTILE))
+    yield "a detection", lambda: print(*Prediction(np.zeros((9, 9, 3), np.uint8), rows, (HOSTILE,)).lines())
+    yield "counts", lambda: print(Counts(num_by_class=collections.Counter({HOSTILE: 1})).sentence(0.5))
+    yield "doctor", lambda: print(format_results((result,)))
+    yield "validate", lambda: print(format_checks(report))
+
+
+@pytest.mark.reliability("hostile input", "terminal")
+@pytest.mark.parametrize("show", [pytest.param(show, id=name) for name, show in print_cases()])
+def test_names_from_data_neither_control_the_terminal_nor_start_a_line(show, capsys):
+    show()
+    text = "".join(capsys.readouterr())
+    assert "fake" in text
+    assert text.replace("\n", "").isprintable()
+    assert not any(line.startswith("fake") for line in text.splitlines())
 
 
 def test_a_table_is_aligned():

@@ -5,6 +5,7 @@ from detloom.schemas.reading.redact import (
     SecretReference,
     check_secret_reference,
     escape,
+    escape_lines,
     hide_secrets,
     is_secret,
     parse_secret_reference,
@@ -30,6 +31,8 @@ def test_names_of_secrets_are_recognized():
         ("s3://key:hunter2/more+hunter2=@bucket/x", "s3://(hidden)@bucket/x"),  # S3 keys contain such characters
         ("https://host/x?sig=hunter2&name=hunter2", "https://host/x?sig=(hidden)&name=(hidden)"),
         ("'https://me:hunter2@host' and 'gs://bucket/x'", "'https://(hidden)@host' and 'gs://bucket/x'"),
+        ("https://host/x.tar.gz#token=hunter2", "https://host/x.tar.gz#token=(hidden)"),
+        ("https://host/x.tar.gz#sha256=12ab", "https://host/x.tar.gz#sha256=12ab"),
         ("gs://bucket/cats@2/x", "gs://bucket/cats@2/x"),
         ("team@example.org", "team@example.org"),
     ],
@@ -43,11 +46,12 @@ def test_long_text_is_cut_but_no_address_and_control_characters_are_escaped():
     assert redact("x" * 121) == "x" * 120 + "..."
     assert redact("a\nb\x1b") == r"a\nb\x1b"
     assert escape("a\tb") == r"a\tb"
+    assert escape_lines("a\x1b\nb") == "a\\x1b\n  b"
     assert show_address(f"s3://me:hunter2@host/{'x' * 200}/a\nb") == f"s3://(hidden)@host/{'x' * 200}/a\\nb"
 
 
 @pytest.mark.timeout(60)  # linear: a second; quadratic: hours
-@pytest.mark.parametrize("part", [":/", ":/a:", "://u:p/", "?", "?a", "&a", "x", "' "])
+@pytest.mark.parametrize("part", [":/", ":/a:", "://u:p/", "?", "?a", "&a", "#a", "x", "' "])
 def test_hiding_secrets_takes_linear_time(part):
     text = part * 500_000
     assert hide_secrets(text) == text
