@@ -10,8 +10,9 @@ import functools
 import os
 import posixpath
 import stat
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import BinaryIO, TypeVar
 
 from detloom.components.storage.bucket_reader import BucketReader, open_to_read
@@ -66,9 +67,13 @@ class DataFolder:
     A link is followed if its target is inside the folder, or inside the target of a link at the folder's top level (so
     `images` may be a link to another disk). Any other link raises `SourceError`. So does anything that is not a regular
     file, because reading a pipe blocks and reading a device never ends.
+
+    Attributes:
+        listing: key of what is listed once for several objects of the same folder, such as those of one ingestion.
     """
 
     root: str
+    listing: str = field(default_factory=lambda: uuid.uuid4().hex, compare=False)
 
     def read_bytes(self, path: str, max_bytes: int) -> bytes:
         """Return the content of a file; a file larger than `max_bytes` is not read."""
@@ -274,7 +279,7 @@ class DataFolder:
         return open_to_read(self.root)
 
     def __getstate__(self) -> dict[str, str]:
-        return {"root": self.root}  # connections and listings stay in their process
+        return {"root": self.root, "listing": self.listing}  # connections and listings stay in their process
 
     def _full(self, path: str) -> str:
         return posixpath.join(self.root, path) if path else self.root

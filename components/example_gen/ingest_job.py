@@ -1,6 +1,7 @@
 """Describe one ingestion to all of its steps, and locate the files that the steps leave for one another."""
 
 import json
+import uuid
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -34,6 +35,7 @@ class IngestJob:
         examples: output folder of the examples, which contains the staging folder for unfinished files.
         output_splits: names of the output splits.
         has_many_sources: several files or folders are read as one source, so keys are prefixed with the source.
+        listing: key of the listings of the data folders, which the workers of one process share.
     """
 
     params: ExampleGenParams
@@ -44,9 +46,10 @@ class IngestJob:
     examples: str
     output_splits: tuple[str, ...]
     has_many_sources: bool = False
+    listing: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def folder(self, subfolder: str) -> DataFolder:
-        return DataFolder(f"{self.root}/{subfolder}" if subfolder else self.root)
+        return DataFolder(f"{self.root}/{subfolder}" if subfolder else self.root, self.listing)
 
     @property
     def joins_duplicates(self) -> bool:
@@ -156,6 +159,8 @@ class PlanRow(NamedTuple):
     num_bytes: int
     group: str
     class_names: list[str]
+    label_path: str
+    is_found_by_name: bool
 
 
 def encode_row(row: PlanRow, record: SourceRecord) -> bytes:

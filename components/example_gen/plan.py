@@ -45,7 +45,7 @@ MIN_RECORDS_PER_SHARD = 32
 _SCHEMA = """
 CREATE TABLE records (
     seq INTEGER PRIMARY KEY, split TEXT, source TEXT, record_key TEXT, image_id TEXT, num_bytes INTEGER,
-    record_group TEXT, stratum INTEGER, out_split TEXT, place BLOB, record BLOB
+    record_group TEXT, stratum INTEGER, out_split TEXT, place BLOB, by_name INTEGER, record BLOB
 );
 CREATE TABLE refused (seq INTEGER PRIMARY KEY);
 """
@@ -169,19 +169,20 @@ def _load_records(database: sqlite3.Connection, job: IngestJob, ranks: dict[str,
         place = hashlib.sha256(row.record_key.encode("utf-8", "replace")).digest()[:12]
         return (
             row.split, row.source, row.record_key, row.image_id, row.num_bytes, row.group, stratum,
-            split, place, record,
+            split, place, row.is_found_by_name, record,
         )  # fmt: skip
 
     rows = (to_row(*decode_row(line)) for line in read_lines_of_files(job.staging, RECORDS_DIR))
-    columns = "split, source, record_key, image_id, num_bytes, record_group, stratum, out_split, place, record"
-    database.executemany(f"INSERT INTO records ({columns}) VALUES ({', '.join('?' * 10)})", rows)  # noqa: S608
+    columns = "split, source, record_key, image_id, num_bytes, record_group, stratum, out_split, place, by_name, record"
+    database.executemany(f"INSERT INTO records ({columns}) VALUES ({', '.join('?' * 11)})", rows)  # noqa: S608
 
 
 def _refuse_duplicates(database: sqlite3.Connection) -> Iterator[Reject]:
     """Reject a record whose key is repeated in its split, or whose image belongs to an earlier record.
 
     Two output splits with the same source share all images on purpose; those are not duplicates. An image belongs to
-    the first record that is kept, so a rejected record does not cost another record its image.
+    the first record that is kept, so a rejected record does not cost another record its image. Records that were
+    written with another name come last, and if several have no other owner of their image, all are rejected.
     """
     database.execute("CREATE INDEX by_key ON records (split, record_key)")
     later = """
@@ -203,22 +204,28 @@ def _refuse_duplicates(database: sqlite3.Connection) -> Iterator[Reject]:
 
 def _find_shared_images(database: sqlite3.Connection) -> Iterator[tuple[int, bytes, Reason, str]]:
     shared = f"""
-        SELECT seq, image_id, split, source, record_key, record FROM records
+        SELECT seq, image_id, split, source, record_key, record, by_name AND (
+            SUM(by_name) OVER (PARTITION BY image_id, split) > 1
+            OR MIN(source) OVER (PARTITION BY image_id) <> MAX(source) OVER (PARTITION BY image_id)
+        ) FROM records
         WHERE image_id IN (SELECT image_id FROM records GROUP BY image_id HAVING COUNT(*) > 1) AND {_KEPT}
-        ORDER BY image_id, seq
+        ORDER BY image_id, by_name, seq
     """  # noqa: S608 - the query contains no data
     current = None
     owners: list[tuple[str, str, str]] = []
-    for seq, image_id, split, source, record_key, record in database.execute(shared):
+    for seq, image_id, split, source, record_key, record, has_rival in database.execute(shared):
         if image_id != current:
             current, owners = image_id, []
         owner = next((o for o in owners if o[0] == split or o[1] != source), None)
-        if owner is None:
-            owners.append((split, source, record_key))
-        else:
+        if owner is not None:
             of_split = f" of split {owner[0]!r}" if owner[0] else ""
             detail = f"the image already belongs to record {owner[2]!r}{of_split}"
             yield seq, record, Reason.DUPLICATE_IMAGE, detail
+        elif has_rival:
+            detail = "several records name an image that is missing, and only this image has its name"
+            yield seq, record, Reason.AMBIGUOUS_NAME, detail
+        else:
+            owners.append((split, source, record_key))
 
 
 def _refuse(database: sqlite3.Connection, found: Iterable[tuple[int, bytes, Reason, str]]) -> Iterator[Reject]:

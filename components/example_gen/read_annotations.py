@@ -119,7 +119,7 @@ def read_first_annotations(index: int, subfolder: str, chunk: Chunk, job: Ingest
         ):
             folder = job.folder(subfolder)
             writer = _ItemWriter(job, subfolder, folder, chunk.source, outcome, records, rejects)
-            for item in formats.FORMATS[job.data_format].read_chunk(folder, chunk, job.params):
+            for item in formats.read_chunk(job.data_format, folder, chunk, job.params):
                 writer.write(item)
                 if outcome.num_in == max_records:
                     break
@@ -218,6 +218,8 @@ class _ItemWriter:
             num_bytes=num_bytes,
             group=group,
             class_names=sorted(names),
+            label_path=record.annotation_path,
+            is_found_by_name=record.is_found_by_name,
         )
         blocks = self._outcome.blocks
         if not blocks or blocks[-1][1] == _RECORDS_PER_BLOCK:

@@ -12,7 +12,13 @@ import numpy.typing as npt
 from detloom.components.example_gen.build_example import read_image
 from detloom.components.example_gen.data_folder import DataFolder, SourceError
 from detloom.components.example_gen.image_header import ImageError, read_image_header
-from detloom.components.example_gen.sources.formats import FORMATS, UNLABELLED, detect_format, list_chunks
+from detloom.components.example_gen.sources.formats import (
+    FORMATS,
+    UNLABELLED,
+    detect_format,
+    list_chunks,
+    read_chunk,
+)
 from detloom.components.example_gen.sources.source_record import (
     FormatEvidence,
     SourceClass,
@@ -110,7 +116,7 @@ def _read_records(folder: DataFolder, scan: DataScan, split: str, source: str) -
     """Yield the first MAX_RECORDS records of a split; note classes, and whether there are more records."""
     settings, number = IngestSettings(), 0
     for chunk in list_chunks(scan.data_format, folder, split, source, settings):
-        for item in FORMATS[scan.data_format].read_chunk(folder, chunk, settings):
+        for item in read_chunk(scan.data_format, folder, chunk, settings):
             if isinstance(item, SourceClass):
                 scan.boxes_by_class[item.name] += 0
             elif isinstance(item, SourceRecord):

@@ -13,6 +13,7 @@ class Reason(str, enum.Enum):
 
     # the files
     MISSING_FILE = "missing_file"
+    AMBIGUOUS_NAME = "ambiguous_name"
     PATH_OUTSIDE = "path_outside_data_folder"
     UNREADABLE_FILE = "unreadable_file"
     FILE_TOO_LARGE = "file_too_large"

@@ -23,8 +23,10 @@ _MAX_FILES = 50  # files opened to detect COCO; a LabelMe folder has one per ima
 
 def find_files(folder: DataFolder) -> list[str]:
     """Return the annotation files with boxes; of several for one split (instances, keypoints), the usual one."""
-    candidates = [path for part in ("", *_ANNOTATION_DIRS) for path in folder.list_files(part, (".json",))[:_MAX_FILES]]
-    for part in folder.list_folders():
+    folders = folder.list_folders()
+    annotation_dirs = [path for path in folders if path.lower() in _ANNOTATION_DIRS]
+    candidates = [path for part in ("", *annotation_dirs) for path in folder.list_files(part, (".json",))[:_MAX_FILES]]
+    for part in folders:
         if layout.find_split_word(part):
             candidates.append(posixpath.join(part, BESIDE_IMAGES))
             candidates.extend(path for path in folder.list_files(part, (".json",))[:4] if path not in candidates)
@@ -65,7 +67,7 @@ def find_images_dir(folder: DataFolder, source: str, file_names: list[str]) -> s
     If none has any: images/ if the data folder has one, else the folder of the data.
     """
     beside = posixpath.dirname(source)
-    base = posixpath.dirname(beside) if posixpath.basename(beside) in _ANNOTATION_DIRS else beside
+    base = posixpath.dirname(beside) if posixpath.basename(beside).lower() in _ANNOTATION_DIRS else beside
     stem = posixpath.splitext(posixpath.basename(source))[0]
     names = [stem.rpartition("_")[2], layout.find_split_word(stem)]  # instances_train2017: train2017, train
     parts = [DEFAULT_IMAGES_DIR, *(f"{DEFAULT_IMAGES_DIR}/{name}" for name in names if name), *filter(None, names), ""]

@@ -120,10 +120,6 @@ class _ImageReader:
             return
         key = posixpath.splitext(name)[0]
         image_path = self._find_image(name, image.get("subset") or "")
-        if image_path is None:
-            detail = f"image {number}: the name {show(name)} leads out of {self._images_dir or 'the data folder'}"
-            yield self._chunk.reject_record(Reason.PATH_OUTSIDE, key, detail, num_boxes=num_boxes)
-            return
         objects = []
         image_hw = _read_hw(image)
         left_out: dict[str, int] = {}
@@ -139,11 +135,11 @@ class _ImageReader:
             self._chunk.split, key, image_path, self._path, image_hw, tuple(objects), left_out=tuple(left_out.items())
         )
 
-    def _find_image(self, name: str, subset: str) -> str | None:
+    def _find_image(self, name: str, subset: str) -> str:
         """Return the image's path; newer exports put the images of a subset into a folder with its name."""
         plain = join_inside(self._images_dir, name)
         if plain is None or not subset:
-            return plain
+            return plain or name
         below = join_inside(posixpath.join(self._images_dir, subset), name)
         return below if below is not None and self._folder.is_file(below) else plain
 

@@ -20,7 +20,8 @@ from detloom.components.example_gen.sources import (
     yolo,
 )
 from detloom.components.example_gen.sources.layout import IMAGE_SUFFIXES
-from detloom.components.example_gen.sources.source_record import Chunk, FormatEvidence, SourceItem
+from detloom.components.example_gen.sources.name_index import with_image
+from detloom.components.example_gen.sources.source_record import Chunk, FormatEvidence, SourceItem, SourceRecord
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.data import IngestSettings
 
@@ -77,6 +78,15 @@ def list_chunks(
     """
     _check_is_no_file(folder)
     return FORMATS[data_format].list_chunks(folder, split, source, settings)
+
+
+def read_chunk(data_format: str, folder: DataFolder, chunk: Chunk, settings: IngestSettings) -> Iterator[SourceItem]:
+    """Stream the records, rejects and classes of one chunk; find images whose names are written in another way."""
+    for item in FORMATS[data_format].read_chunk(folder, chunk, settings):
+        if isinstance(item, SourceRecord) and item.example_at is None:
+            yield with_image(folder, item, settings.images_dir)
+        else:
+            yield item
 
 
 def detect_format(folder: DataFolder) -> tuple[str, FormatEvidence]:

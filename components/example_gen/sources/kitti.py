@@ -23,6 +23,7 @@ from detloom.components.example_gen.sources.layout import (
     read_label_lines,
     read_names,
 )
+from detloom.components.example_gen.sources.name_index import find_folder, index_of, reject_ambiguous
 from detloom.components.example_gen.sources.source_record import (
     MAX_ANNOTATION_BYTES,
     Chunk,
@@ -88,9 +89,13 @@ def read_chunk(folder: DataFolder, chunk: Chunk, settings: IngestSettings) -> It
         name, label_suffix = (name, ".txt") if is_list else posixpath.splitext(name)
         labels_dir, stem = _split_name(name)
         key = stem if chunk.source == labels_dir or is_list else name
-        if is_list and folder.is_file(f"{labels_dir}/{stem}.TXT"):
-            label_suffix = ".TXT"
         path = join_inside(labels_dir, stem + label_suffix)
+        if is_list and (path is None or not folder.is_file(path)):
+            found = [each for each in index_of(folder).find(stem, (".txt",)) if each.startswith(f"{labels_dir}/")]
+            if len(found) > 1:
+                yield reject_ambiguous(chunk, key, f"the listed name {stem!r:.120}", found)
+                continue
+            path = found[0] if found else path
         if path is None:
             detail = f"the listed name {stem!r:.60} leads out of {labels_dir}/"
             yield chunk.reject_record(Reason.PATH_OUTSIDE, key, detail)
@@ -145,11 +150,11 @@ def _read_object(columns: list[str]) -> SourceObject | str | None:
 
 def _find_labels_dirs(folder: DataFolder, source: str) -> list[str]:
     """Find folders of labels: the source itself, or in the source, or in its subfolders."""
-    if posixpath.basename(source) in dict(FOLDERS):
+    if posixpath.basename(source).lower() in dict(FOLDERS):
         return [source]
     for parts in ([source], folder.list_folders(source)):
-        paths = [posixpath.join(part, labels) for part in parts for labels, _ in FOLDERS]
-        found = [path for path in paths if folder.is_folder(path)]
+        paths = (find_folder(folder, posixpath.join(part, labels)) for part in parts for labels, _ in FOLDERS)
+        found = list(filter(None, paths))
         if found:
             return found
     return []
@@ -158,9 +163,10 @@ def _find_labels_dirs(folder: DataFolder, source: str) -> list[str]:
 def _first_label(folder: DataFolder, part: str) -> str | None:
     """Return the first KITTI label file among the first files with content."""
     for labels, images in FOLDERS:
-        if not folder.is_folder(posixpath.join(part, images)):
+        labels_dir = find_folder(folder, posixpath.join(part, labels))
+        if labels_dir is None or find_folder(folder, posixpath.join(part, images)) is None:
             continue
-        paths = folder.iter_files(posixpath.join(part, labels), (".txt",), recursive=False)
+        paths = folder.iter_files(labels_dir, (".txt",), recursive=False)
         for path, columns in first_fields(folder, filter(folder.has_content, paths)):
             if len(columns) in _NUM_COLUMNS and not columns[0][0].isdigit() and all(map(_is_number, columns[1:])):
                 return path
@@ -178,10 +184,10 @@ def _is_number(text: str) -> bool:
 def _split_name(name: str) -> tuple[str, str]:
     """Split a path into the folder of labels and the rest."""
     parts = name.split("/")
-    at = next((i for i, part in enumerate(parts) if part in dict(FOLDERS)), 0)
+    at = next((i for i, part in enumerate(parts) if part.lower() in dict(FOLDERS)), 0)
     return "/".join(parts[: at + 1]), "/".join(parts[at + 1 :])
 
 
 def _images_dir(labels_dir: str) -> str:
     head, _, name = labels_dir.rpartition("/")
-    return posixpath.join(head, dict(FOLDERS)[name])
+    return posixpath.join(head, dict(FOLDERS)[name.lower()])

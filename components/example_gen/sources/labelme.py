@@ -86,10 +86,6 @@ class _JsonReader:
             yield self._chunk.reject_record(Reason.TOO_MANY_BOXES, self._key, detail, num_boxes=len(shapes))
             return
         image_path = self._find_image(data)
-        if image_path is None:
-            detail = f"imagePath {show(data['imagePath'])} leads out of the data folder"
-            yield self._chunk.reject_record(Reason.PATH_OUTSIDE, self._key, detail, num_boxes=len(shapes))
-            return
         objects = []
         left_out: Counter[str] = Counter()
         for index, shape in enumerate(shapes):
@@ -135,20 +131,18 @@ class _JsonReader:
             problem = found
         raise SourceError(Reason.UNREADABLE_ANNOTATION, problem)
 
-    def _find_image(self, data: dict[str, Any]) -> str | None:
+    def _find_image(self, data: dict[str, Any]) -> str:
         """Return the image's path; if image and JSON were renamed together, the image beside the JSON with its name."""
         name = data["imagePath"].replace("\\", "/")  # LabelMe on Windows
         if self._settings.images_dir:
-            return join_inside(self._settings.images_dir, posixpath.basename(name))
-        if ":" in name.split("/", 1)[0]:
-            return None  # C:/...
+            return join_inside(self._settings.images_dir, posixpath.basename(name)) or name
         beside = posixpath.dirname(self._path)
         path = None if name.startswith("/") else join_inside("", posixpath.join(beside, name))
         stem = posixpath.splitext(self._path)[0]
-        if path is None or posixpath.splitext(path)[0] == stem or self._folder.is_file(path):
+        if path is not None and (posixpath.splitext(path)[0] == stem or self._folder.is_file(path)):
             return path
         same_stem = (stem + suffix for suffix in IMAGE_SUFFIXES)
-        return next((each for each in same_stem if self._folder.is_file(each)), path)
+        return next((each for each in same_stem if self._folder.is_file(each)), path or name)
 
 
 def _looks_like_labelme(folder: DataFolder, path: str) -> bool:

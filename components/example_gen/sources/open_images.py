@@ -295,11 +295,7 @@ def _join(
     chunk: Chunk, images_dir: str, classes: _Classes, image_id: str, items: Iterator[tuple[int, bytes]]
 ) -> Iterator[SourceItem]:
     """Yield the record of one image, with an additional box for each ancestor of a box's class."""
-    path = join_inside(images_dir, f"{image_id}.jpg")
-    if path is None:
-        detail = f"ImageID {show(image_id)} leads out of the image folder"
-        yield chunk.reject_record(Reason.PATH_OUTSIDE, image_id, detail, num_boxes=sum(1 for _ in items))
-        return
+    path = join_inside(images_dir, f"{image_id}.jpg") or f"{image_id}.jpg"
     collected = collect_objects(chunk, image_id, items, classes.with_ancestors)
     if isinstance(collected, Reject):
         yield collected

@@ -51,12 +51,14 @@ class SourceRecord(NamedTuple):
     Attributes:
         split: as in the chunk.
         record_key: written as `image/source_id`; unique in its source.
-        image_path: relative to the data folder, with forward slashes; for TFRecords, the records file.
-        annotation_path: likewise; rejects of boxes name this file.
+        image_path: relative to the data folder, with forward slashes; for TFRecords, the records file. A reader may
+            return it as written in the annotation: `formats.read_chunk` finds the file.
+        annotation_path: likewise; rejects of boxes name this file. "" for an image without a label file.
         declared_hw: height and width that the annotation states, or None.
         is_relative: boxes and keypoints are fractions of the image's size, not pixels.
         left_out: marks that are not objects, by kind, such as KITTI's DontCare: counted, not rejected.
         example_at: for TFRecords, byte offset and length of the serialized tf.Example in `image_path`; else None.
+        is_found_by_name: the image is not exactly where the annotation says; it may belong to another record.
     """
 
     split: str
@@ -68,6 +70,7 @@ class SourceRecord(NamedTuple):
     is_relative: bool = False
     left_out: tuple[tuple[str, int], ...] = ()
     example_at: tuple[int, int] | None = None
+    is_found_by_name: bool = False
 
     def reject_record(self, reason: Reason, detail: str) -> Reject:
         """Return a reject of the whole image, which names the image file."""

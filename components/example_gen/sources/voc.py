@@ -24,6 +24,7 @@ from detloom.components.example_gen.sources.layout import (
     name_splits,
     read_names,
 )
+from detloom.components.example_gen.sources.name_index import find_folder, index_of, reject_ambiguous
 from detloom.components.example_gen.sources.source_record import (
     MAX_ANNOTATION_BYTES,
     Chunk,
@@ -38,7 +39,7 @@ from detloom.schemas.contracts.rejects import Reason
 from detloom.schemas.run_file.data import IngestSettings
 
 DESCRIPTION = "Annotations/*.xml, or XML files beside their images, with the root <annotation>"
-ANNOTATIONS_DIRS = ("Annotations", "annotations", "Annotation", "annotation")  # the first is VOC's own
+ANNOTATIONS_DIRS = ("Annotations", "Annotation")  # in any case; the first is VOC's own
 LISTS_DIR = "ImageSets/Main"
 IMAGES_DIRS = ("JPEGImages", "images", "Images", "imgs")
 _XML_DIRS = ("annotations", "annotation", "xml", "xmls", "labels")  # in lower case; the images are beside them
@@ -55,7 +56,7 @@ def list_path(list_name: str) -> str:
 
 def detect(folder: DataFolder) -> FormatEvidence | None:
     """Find XML files with VOC's root: in Annotations/, in folders named after splits, at the top, or anywhere below."""
-    for annotations_dir in filter(folder.is_folder, ANNOTATIONS_DIRS):
+    for annotations_dir in filter(None, (find_folder(folder, name) for name in ANNOTATIONS_DIRS)):
         annotation = _first_annotation(folder, annotations_dir)
         if annotation:
             lists = [name for name in list_stems(folder, LISTS_DIR) if name.isalpha() and find_split_word(name)]
@@ -100,12 +101,16 @@ def read_chunk(folder: DataFolder, chunk: Chunk, settings: IngestSettings) -> It
     folder.expect(filter(None, paths), MAX_ANNOTATION_BYTES)
     for name, path in zip(chunk.names, paths, strict=True):
         stem = name if is_list else name[:-4]
+        if is_list and (path is None or not folder.is_file(path)):
+            found = index_of(folder).find(name, (".xml",))
+            if len(found) > 1:
+                yield reject_ambiguous(chunk, stem, f"the listed name {name!r:.120}", found)
+                continue
+            path = found[0] if found else path
         if path is None:
             detail = f"the listed name {stem!r:.60} leads out of {annotations_dir}/"
             yield chunk.reject_record(Reason.PATH_OUTSIDE, stem, detail)
             continue
-        if is_list and not folder.is_file(path) and folder.is_file(path[:-4] + ".XML"):
-            path = path[:-4] + ".XML"
         try:
             root = _read_root(folder, path, MAX_ANNOTATION_BYTES)
         except SourceError as error:
@@ -134,7 +139,7 @@ def _first_annotation(folder: DataFolder, annotations_dir: str) -> str | None:
 
 
 def _find_annotations_dir(folder: DataFolder) -> str:
-    return next(filter(folder.is_folder, ANNOTATIONS_DIRS), "")
+    return next(filter(None, (find_folder(folder, name) for name in ANNOTATIONS_DIRS)), "")
 
 
 def _read_root(folder: DataFolder, path: str, max_bytes: int) -> Any:
@@ -153,11 +158,6 @@ def _read_root(folder: DataFolder, path: str, max_bytes: int) -> Any:
 def _read_record(images: "_ImageFinder", chunk: Chunk, stem: str, path: str, root: Any) -> Iterator[SourceItem]:
     filename = (root.findtext("filename") or "").strip()
     image_path = images.find(path, filename)
-    if image_path is None:
-        detail = f"<filename> {filename!r:.60} leads out of the folder of images"
-        num_boxes = len(root.findall("object"))
-        yield chunk.reject_record(Reason.PATH_OUTSIDE, stem, detail, file=path, num_boxes=num_boxes)
-        return
     objects = []
     for index, element in enumerate(root.iterchildren("object")):
         item = _read_object(element)
@@ -175,8 +175,8 @@ class _ImageFinder:
         self._folder, self._images_dir = folder, images_dir
         self._images_dirs: dict[str, tuple[str, ...]] = {}  # by folder of annotations
 
-    def find(self, path: str, filename: str) -> str | None:
-        """Return the image's path, whether or not it exists; None if it leads outside."""
+    def find(self, path: str, filename: str) -> str:
+        """Return the image's path, whether or not it exists."""
         here, name = posixpath.split(path)
         images_dirs = self._images_dirs.get(here)
         if images_dirs is None:
@@ -184,7 +184,7 @@ class _ImageFinder:
         filename = filename.replace("\\", "/")  # written by tools on Windows
         stem = name[:-4]
         first = join_inside(images_dirs[0], filename or stem + IMAGE_SUFFIXES[0])
-        if first is None or self._folder.is_file(first):
+        if first is not None and self._folder.is_file(first):
             return first
         for images_dir in images_dirs:
             named = join_inside(images_dir, filename)
@@ -193,7 +193,7 @@ class _ImageFinder:
             by_stem = find_image(self._folder, posixpath.join(images_dir, stem))
             if by_stem is not None:
                 return by_stem
-        return first
+        return first or filename
 
     def _find_images_dirs(self, here: str) -> tuple[str, ...]:
         """Return the folders to search, the most likely first; the image of Annotations/part/a.xml may be in

@@ -27,6 +27,7 @@ from detloom.components.example_gen.sources.layout import (
     read_label_lines,
     read_names,
 )
+from detloom.components.example_gen.sources.name_index import find_folder, find_image, index_of, reject_ambiguous
 from detloom.components.example_gen.sources.source_record import (
     MAX_ANNOTATION_BYTES,
     Chunk,
@@ -38,12 +39,19 @@ from detloom.components.example_gen.sources.source_record import (
     bounding_box,
     cut_into_chunks,
 )
-from detloom.components.example_gen.sources.yolo_data import SPLIT_KEYS, DataFile, find_data_file, read_data_file
+from detloom.components.example_gen.sources.yolo_data import (
+    CLASSES_FILES,
+    SPLIT_KEYS,
+    DataFile,
+    find_data_file,
+    read_data_file,
+)
 from detloom.schemas.contracts.rejects import Reason, Reject
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.data import IngestSettings
 
 DESCRIPTION = "data.yaml, or .txt files with lines of numbers in labels/ or beside their images"
+_LABELS_DIRS = ("labels", "label", "annotations", "annotation", "txt")
 IMAGES_DIRS = ("images", "jpegimages", "imgs", "img")  # in lower case; labels/ is beside them
 DARKNET_NAMES = "obj.names"
 MAX_LINE = 1 << 20  # characters: a polygon of about a hundred thousand points
@@ -79,7 +87,8 @@ def detect(folder: DataFolder) -> FormatEvidence | None:
         splits = name_splits(places)
     else:
         splits = {}
-    return FormatEvidence(f"{next(iter(found.values()))} is a YOLO label", splits)
+    unnamed = "" if read_data_file(folder).names else "; no file names the classes, so that their numbers are the names"
+    return FormatEvidence(f"{next(iter(found.values()))} is a YOLO label{unnamed}", splits)
 
 
 def list_chunks(folder: DataFolder, split: str, source: str, settings: IngestSettings) -> Iterator[Chunk]:
@@ -95,7 +104,7 @@ def list_chunks(folder: DataFolder, split: str, source: str, settings: IngestSet
                 f"image paths (.txt), or a key of data.yaml (existing: {known})."
             )
         places = [source] if source else _find_darknet_lists(folder)
-        places = places or [settings.images_dir or ("images" if folder.is_folder("images") else "")]
+        places = places or [settings.images_dir or find_folder(folder, "images") or ""]
     names = _list_images(folder, split, places)
     named_as = places[0] or "." if len(places) == 1 else data.path
     if_empty = f"{folder.root}/{named_as}: no images for split {split!r}; give a folder with images."
@@ -111,22 +120,20 @@ def read_chunk(folder: DataFolder, chunk: Chunk, settings: IngestSettings) -> It
     prefix = chunk.source + "/"
     lines = _LineReader(data, settings)
     labels = _LabelFinder(folder)
-    inside = filter(None, (join_inside("", path) for path in chunk.names))
-    folder.expect(filter(folder.is_file, map(labels.find, inside)), MAX_ANNOTATION_BYTES)
-    for path in chunk.names:
-        image_path = join_inside("", path)
+    images = [_listed_image(folder, chunk, path) for path in chunk.names]
+    label_paths = list(map(labels.find, images))
+    folder.expect((path for path in label_paths if isinstance(path, str)), MAX_ANNOTATION_BYTES)
+    for path, label_path in zip(images, label_paths, strict=True):
         key = posixpath.splitext(path[len(prefix) :] if path.startswith(prefix) else path)[0]
-        if image_path is None:
-            detail = f"the listed path {path!r:.60} leads out of the data folder"
-            yield chunk.reject_record(Reason.PATH_OUTSIDE, key, detail)
+        if isinstance(label_path, list) and label_path:
+            yield reject_ambiguous(chunk, key, f"the label file of {path!r:.120}", label_path)
             continue
-        label_path = labels.find(image_path)
-        read = read_label_lines(folder, chunk, label_path, key)
-        if isinstance(read, Reject) and read.reason is not Reason.MISSING_FILE:
+        read = read_label_lines(folder, chunk, label_path, key) if isinstance(label_path, str) else []
+        if isinstance(read, Reject):
             yield read
             continue
         objects = []
-        for number, line in enumerate([] if isinstance(read, Reject) else read, 1):
+        for number, line in enumerate(read, 1):
             fields = line[:MAX_LINE].split()
             if not fields:
                 continue
@@ -136,7 +143,13 @@ def read_chunk(folder: DataFolder, chunk: Chunk, settings: IngestSettings) -> It
             else:
                 reason, detail = item
                 yield chunk.reject_box(reason, key, f"line {number}: {detail}", file=label_path)
-        yield SourceRecord(chunk.split, key, image_path, label_path, None, tuple(objects), is_relative=True)
+        yield SourceRecord(chunk.split, key, path, label_path or "", None, tuple(objects), is_relative=True)
+
+
+def _listed_image(folder: DataFolder, chunk: Chunk, path: str) -> str:
+    """Return the path of the image that a list names; as written if it is missing or ambiguous."""
+    found = find_image(folder, path, (chunk.split,))
+    return found if isinstance(found, str) else path
 
 
 class _LineReader:
@@ -202,8 +215,8 @@ class _LabelFinder:
         self._folder = folder
         self._labels_dirs: dict[str, tuple[str, ...]] = {}  # by folder of images
 
-    def find(self, image_path: str) -> str:
-        """Return the path of the label file, whether or not it exists."""
+    def find(self, image_path: str) -> str | list[str]:
+        """Return the path of the label file; the files that it may be, if it is ambiguous or there is none."""
         images_dir, name = posixpath.split(image_path)
         labels_dirs = self._labels_dirs.get(images_dir)
         if labels_dirs is None:
@@ -211,7 +224,12 @@ class _LabelFinder:
         stem = posixpath.splitext(name)[0]
         paths = [posixpath.join(labels_dir, stem + ".txt") for labels_dir in labels_dirs]
         tried = (*paths, *(path[:-4] + ".TXT" for path in paths))
-        return next(filter(self._folder.is_file, tried), paths[0])
+        beside = next(filter(self._folder.is_file, tried), None)
+        if beside:
+            return beside
+        elsewhere = index_of(self._folder).find_label(image_path, ".txt")
+        found = [path for path in elsewhere if _first_label(self._folder, [path])]
+        return found[0] if len(found) == 1 else found
 
     def _find_labels_dirs(self, images_dir: str) -> tuple[str, ...]:
         parts = images_dir.split("/")
@@ -251,15 +269,16 @@ def _find_locations(folder: DataFolder, data: DataFile, key: str) -> list[str]:
     """
     places = []
     for location in dict(data.locations).get(key, ()):
-        plain = location
+        location = plain = location.replace("\\", "/")
         while plain.startswith(("../", "./")):
             plain = plain.split("/", 1)[1]
         here = posixpath.dirname(data.path)
         bases = (join_inside(here, data.base) if data.base else None, here)
         tried = [join_inside(base, name) for base in bases if base is not None for name in (location, plain)]
-        at_home = join_inside("", location.removeprefix(folder.root.rstrip("/") + "/"))
-        found = (path for path in (*tried, at_home) if path and (folder.is_folder(path) or folder.is_file(path)))
-        place = next(found, "." if plain in ("", ".") else None)
+        parts = location.split("/") if posixpath.isabs(location) or ":" in location.split("/", 1)[0] else []
+        ends = ["/".join(parts[start:]) for start in range(1, len(parts))]  # of a path of this or another machine
+        found = (path if folder.is_file(path) else find_folder(folder, path) for path in (*tried, *ends) if path)
+        place = next(filter(None, found), "." if plain in ("", ".") else None)
         if place is None and key == "test":
             continue
         if place is None:
@@ -284,7 +303,8 @@ def _find_darknet_lists(folder: DataFolder) -> list[str]:
 
 def _find_labelled(folder: DataFolder) -> dict[str, str]:
     """Return the folders of images with YOLO labels, each with one of its labels; only "images" if labels/ exists."""
-    label = _first_label(folder, _list_texts(folder, "labels"))
+    labels_dirs = [path for path in folder.list_folders() if path.lower() in _LABELS_DIRS]
+    label = next(filter(None, (_first_label(folder, _list_texts(folder, path)) for path in labels_dirs)), None)
     if label:
         return {"images": label}
     found = {}
@@ -312,7 +332,7 @@ def _find_unlabelled_splits(folder: DataFolder, places: list[str]) -> list[str]:
 
 def _list_texts(folder: DataFolder, labels_dir: str) -> Iterator[str]:
     for path in folder.iter_files(labels_dir, (".txt",)):
-        if posixpath.basename(path) != "classes.txt" and folder.has_content(path):
+        if posixpath.basename(path) not in CLASSES_FILES and folder.has_content(path):
             yield path
 
 

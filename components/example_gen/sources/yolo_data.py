@@ -1,10 +1,11 @@
 """Read the settings of a YOLO data set: data.yaml, or a list of class names."""
 
 import functools
+import re
 from dataclasses import dataclass
 from typing import Any
 
-from detloom.components.example_gen.data_folder import DataFolder
+from detloom.components.example_gen.data_folder import DataFolder, SourceError
 from detloom.components.example_gen.sources.json_values import show
 from detloom.components.example_gen.sources.layout import split_lines
 from detloom.components.example_gen.sources.source_record import TOO_MANY_CLASSES
@@ -13,7 +14,7 @@ from detloom.schemas.errors import InputError
 from detloom.schemas.reading.yaml_file import parse_yaml
 
 DATA_FILES = ("data.yaml", "data.yml", "dataset.yaml", "dataset.yml")
-CLASSES_FILES = ("classes.txt", "labels/classes.txt", "obj.names", "data/obj.names")
+CLASSES_FILES = ("classes.txt", "labels/classes.txt", "obj.names", "data/obj.names", "labels.txt", "classes.names")
 SPLIT_KEYS = ("train", "val", "test")
 # labelImg and Roboflow write the names beside the labels of each split.
 _SPLIT_CLASSES_FILES = tuple(
@@ -22,6 +23,8 @@ _SPLIT_CLASSES_FILES = tuple(
     for name in ("classes.txt", "labels/classes.txt", "images/classes.txt", "_darknet.labels")
 )
 _MAX_DATA_BYTES = 1 << 20
+_YAML_SUFFIXES = (".yaml", ".yml")
+_NAMES_KEY = re.compile(r"^['\"]?names['\"]?\s*:", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +67,25 @@ def read_data_file(folder: DataFolder) -> DataFile:
 
 
 def find_data_file(folder: DataFolder) -> str:
-    """Return the path of data.yaml; "" without one."""
-    return next(filter(folder.is_file, DATA_FILES), "")
+    """Return the path of data.yaml, or of the only other YAML file at the top that names classes; "" without one.
+
+    Raises:
+        InputError: if several name classes.
+    """
+    usual = next(filter(folder.is_file, DATA_FILES), "")
+    if usual:
+        return usual
+    found = [path for path in folder.list_files("", _YAML_SUFFIXES) if _names_classes(folder, path)]
+    if len(found) > 1:
+        raise InputError(f"{folder.root}: {', '.join(found[:9])} all name classes; rename the right one to data.yaml.")
+    return found[0] if found else ""
+
+
+def _names_classes(folder: DataFolder, path: str) -> bool:
+    try:
+        return _NAMES_KEY.search(folder.read_text(path, _MAX_DATA_BYTES)) is not None
+    except SourceError:
+        return False
 
 
 def _read_one(folder: DataFolder, path: str) -> DataFile:
@@ -78,7 +98,7 @@ def _read_cached(folder: DataFolder, path: str, status: Entry | None) -> DataFil
     """Read a data file. Cached, because parsing YAML takes longer than reading a record; the key has the status."""
     text = folder.read_text(path, _MAX_DATA_BYTES)
     where = f"{folder.root}/{path}"
-    if path not in DATA_FILES:
+    if not path.endswith(_YAML_SUFFIXES):
         return DataFile(path, names=_check_names(where, split_lines(text.rstrip())) if text.strip() else ())
     values, _ = parse_yaml(text, where, number_keys=True)
     if not isinstance(values, dict):

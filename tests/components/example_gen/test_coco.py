@@ -73,7 +73,7 @@ def test_numbers_that_are_not_finite_pass_through(tmp_path):
         ("train/_annotations.coco.json", "train/a.jpg", "train/a.jpg"),
         ("coco/annotations/train.json", "coco/images/a.jpg", "coco/images/a.jpg"),
         ("annotations/train.json", "annotations/a.jpg", "annotations/a.jpg"),
-        ("annotations/train.json", "elsewhere/a.jpg", "a.jpg"),
+        ("annotations/train.json", "elsewhere/a.jpg", "elsewhere/a.jpg"),
     ],
 )
 def test_images_are_found_in_the_usual_or_the_given_folder(tmp_path, source, image, expected):

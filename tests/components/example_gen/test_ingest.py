@@ -189,9 +189,9 @@ def test_boxes_of_rejected_records_are_counted_as_quarantined(make_coco, tmp_pat
     (folder / "images/gone.jpg").unlink()
     changes = {"format": "coco", "splits": {"train": "t.json"}, "max_reject_fraction": 1.0}
     train = run_ingest(folder, tmp_path / "out", **changes)
-    # images 0 and 4 are written; quarantined: the two boxes of the duplicate, one outside, one of the missing image
-    assert (train["num_boxes_in"], train["num_boxes_written"], train["num_boxes_rejected"]) == (8, 2, 2)
-    assert train["num_boxes_quarantined"] == 4
+    # written: 0, 2 (found by its name) and 4; quarantined: the two boxes of the duplicate, one of the missing image
+    assert (train["num_boxes_in"], train["num_boxes_written"], train["num_boxes_rejected"]) == (8, 3, 2)
+    assert train["num_boxes_quarantined"] == 3
 
 
 def test_the_default_splits_are_the_data_sets_own(make_voc, tmp_path, run_ingest):

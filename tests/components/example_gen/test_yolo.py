@@ -246,7 +246,7 @@ def test_a_label_file_with_an_upper_case_suffix_is_read(tmp_path):
 def test_labels_beside_images_are_ignored_if_a_labels_folder_exists(tmp_path):
     folder = write_files(tmp_path, {"images/a.jpg": b"x", "images/a.txt": "a caption", "labels/b.txt": ""})
     (record,) = read(folder, "")
-    assert (record.annotation_path, record.objects) == ("labels/a.txt", ())
+    assert (record.annotation_path, record.objects) == ("", ())
 
 
 def test_labels_are_found_in_a_folder_beside_or_among_the_images(tmp_path):

@@ -52,7 +52,7 @@ def read_items(data_format: str, folder: Path, source: str = "", split: str = "t
     """Return all records, rejects and classes of a source."""
     data, reader_settings = DataFolder(str(folder)), IngestSettings(**settings)
     chunks = list(formats.list_chunks(data_format, data, split, source, reader_settings))
-    return [item for chunk in chunks for item in formats.FORMATS[data_format].read_chunk(data, chunk, reader_settings)]
+    return [item for chunk in chunks for item in formats.read_chunk(data_format, data, chunk, reader_settings)]
 
 
 def read_rejects(folder: Path) -> list[Reject]:
