@@ -163,7 +163,7 @@ class DetectBatch(beam.DoFn):
         filled = serialized + serialized[-1:] * (self.batch_size - len(serialized))
         try:
             return list(model(filled)[: len(serialized)])
-        except (tf.errors.InvalidArgumentError, InputError) as error:
+        except (tf.errors.OpError, InputError) as error:
             if len(serialized) == 1:
                 return [f"cannot be read by the model ({str(error).splitlines()[0][:200]})"]
             return [rows for each in serialized for rows in self._detect(model, [each])]

@@ -55,7 +55,7 @@ class CocoOutput:
     def add(self, name: str, prediction: Prediction) -> None:
         image_id, kept = self._ids_by_name[name], prediction.above(self._min_score)
         for row in kept.to_coco(image_id):
-            self._file.write(self._separator + json.dumps(row))
+            self._file.write(self._separator + json.dumps(row, allow_nan=False))
             self._separator = ",\n"
         if self._has_own_ids:
             height, width = prediction.image_rgb.shape[:2]

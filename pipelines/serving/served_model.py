@@ -5,15 +5,17 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from google.protobuf.json_format import MessageToDict
 
 from detloom.pipelines.predict.image_limits import check_images
 from detloom.pipelines.serving.predict_request import format_predict_response, parse_predict_request
 from detloom.pipelines.serving.request_limits import RequestError
-from detloom.schemas.contracts.detections import SIGNATURE_ENCODED, SIGNATURE_INPUTS
+from detloom.schemas.contracts.detections import OUTPUTS, SIGNATURE_ENCODED, SIGNATURE_INPUTS
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.export.predict import (
+    check_outputs,
     check_signature,
     find_saved_model,
     has_pixel_boxes,
@@ -48,7 +50,7 @@ class ServedModel:
         self.label_map = read_exported_label_map(folder)
         self.has_pixel_boxes = has_pixel_boxes(folder)
         self._definitions = read_signatures(folder)
-        self._model = load_saved_model(folder)  # kept, because its variables are freed with it
+        self._model, self._signature = load_saved_model(folder, SIGNATURE_ENCODED)  # kept: the model owns the variables
         self._lock = threading.Lock()
 
     def predict(self, body: bytes) -> dict[str, Any]:
@@ -89,10 +91,16 @@ class ServedModel:
 
     def _call(self, images: list[bytes]) -> dict[str, Any]:
         try:
-            outputs = self._model.signatures[SIGNATURE_ENCODED](**{_INPUT: tf.constant(images)})
+            tensors = self._signature(**{_INPUT: tf.constant(images)})
+            outputs = {name: value.numpy() for name, value in tensors.items() if value.dtype != tf.string}
+            check_outputs(outputs, OUTPUTS, {"B": len(images)})
+            if not all(np.isfinite(value).all() for value in outputs.values()):
+                raise ValueError("the model returned values that are NaN or infinity")
+            return format_predict_response(outputs)
         except tf.errors.InvalidArgumentError as error:
             raise RequestError(f"the model rejected the input ({reason_of_failed_call(error)}).") from None
         except tf.errors.OpError as error:
             message = f"the model failed ({reason_of_failed_call(error)})."
             raise RequestError(message, HTTPStatus.INTERNAL_SERVER_ERROR) from None
-        return format_predict_response({name: value.numpy() for name, value in outputs.items()})
+        except ValueError as error:
+            raise RequestError(f"{error}.", HTTPStatus.INTERNAL_SERVER_ERROR) from None

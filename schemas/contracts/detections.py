@@ -60,7 +60,6 @@ SIGNATURE_INPUTS = {
 # all anchors and relative to the network input, and [1, A, K] scores of the classes in the order of the label map.
 RAW_BOXES = "raw_detection_boxes"
 RAW_SCORES = "raw_detection_scores"
-RAW_OUTPUT_NAMES = (RAW_BOXES, RAW_SCORES)
 
 # Folders and files of an exported model; assets are in its folder `assets/`.
 SERVING_FOLDER = "Format-Serving"  # SavedModel in a TFX Model artifact
@@ -85,4 +84,9 @@ OUTPUTS = {
     KEYPOINTS: Output(("B", "M", "P", 2), "y, x, {box_units}", is_required=False),
     KEYPOINT_SCORES: Output(("B", "M", "P"), "0 to 1; 0 for a class without keypoints", is_required=False),
 }
+RAW_OUTPUTS = {
+    RAW_BOXES: Output(("B", "A", 4), "ymin, xmin, ymax, xmax relative to the network input"),
+    RAW_SCORES: Output(("B", "A", "K"), "0 to 1"),
+}
+RAW_OUTPUT_NAMES = tuple(RAW_OUTPUTS)
 OUTPUT_NAMES = tuple(name for name, output in OUTPUTS.items() if output.is_required)

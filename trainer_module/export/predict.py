@@ -25,8 +25,7 @@ from detloom.trainer_module.detectors.detector import Keypoints
 from detloom.trainer_module.drawing.draw import decode_image_rgb, draw_rows
 from detloom.trainer_module.evaluation.coco_images import ImageDetections, format_coco_results
 
-# TensorFlow raises any of these for a truncated or damaged file.
-_UNREADABLE = (OSError, ValueError, IndexError, RuntimeError, tf.errors.OpError)
+_NUMBERS = (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)  # types that an output may have
 Rows = dict[str, npt.NDArray[Any]]
 """Detections of one image, without padding; see `schemas/contracts/detections.py`."""
 MASK_COUNTS = "mask_counts"  # replaces the masks over boxes, see `with_image_masks`
@@ -136,6 +135,31 @@ def detections_of(rows: Rows, image_id: int) -> ImageDetections:
     )
 
 
+def check_outputs(
+    outputs: Mapping[str, npt.NDArray[Any]], specification: Mapping[str, names.Output], sizes: Mapping[str, int]
+) -> None:
+    """Check type and shape of the outputs for a batch, and the number of detections.
+
+    Args:
+        sizes: those that are known, by letter of `schemas/contracts/detections.py`.
+
+    Raises:
+        ValueError: with the output, what it is and what is allowed.
+    """
+    known: dict[str | int, int] = {**sizes}
+    for name in filter(outputs.__contains__, specification):
+        value, shape = outputs[name], specification[name].shape
+        fits = value.dtype.kind in "fiu" and value.ndim == len(shape)
+        for size, got in zip(shape, value.shape, strict=False):
+            fits = fits and got == known.setdefault(size, size if isinstance(size, int) else got)
+        if not fits:
+            allowed = f"numbers [{', '.join(str(known.get(size, size)) for size in shape)}]"
+            raise ValueError(f"the model returned {name} as {value.dtype} {list(value.shape)}, allowed: {allowed}")
+    counts = outputs.get(names.NUM_DETECTIONS)
+    if counts is not None and not ((counts >= 0) & (counts <= known["M"])).all():
+        raise ValueError(f"the model returned {names.NUM_DETECTIONS} {counts.tolist()}, allowed: 0 to {known['M']}")
+
+
 def split_rows(outputs: Mapping[str, npt.NDArray[Any]]) -> list[Rows]:
     """Split the outputs of a batch into the detections of each image, without padding; class ids become int64."""
     counts = np.rint(outputs[names.NUM_DETECTIONS]).astype(int)
@@ -150,18 +174,19 @@ class LoadedSignature:
     def __init__(self, model_dir: str, signature: str) -> None:
         """Load the model; see `check_signature` for errors."""
         check_signature(model_dir, signature)
-        self._model = load_saved_model(model_dir)  # kept alive: it owns the variables
-        self._call: Callable[..., Any] = self._model.signatures[signature]
-        self._signature = signature
+        self._model, self._call = load_saved_model(model_dir, signature)  # kept alive: it owns the variables
+        self._model_dir, self._signature = model_dir, signature
         self._in_pixels = has_pixel_boxes(model_dir)
 
     def __call__(self, batch: Sequence[bytes]) -> list[Rows]:
         """Detect objects in each item of `batch`; boxes are relative to the image."""
         tensors = self._call(**{names.SIGNATURE_INPUTS[self._signature]: tf.constant(list(batch))})
         outputs = {name: tensors[name].numpy() for name in names.OUTPUTS if name in tensors}
+        try:
+            check_outputs(outputs, names.OUTPUTS, {"B": len(batch)})
+        except ValueError as error:
+            raise InputError(f"{self._model_dir}: {error}; export the model again.") from None
         boxes = outputs[names.BOXES]
-        if len(boxes) != len(batch):
-            raise InputError(f"the model returned {len(boxes)} sets of detections for {len(batch)} images.")
         if self._in_pixels:
             hw_B12 = np.array([[self._image_hw(item)] for item in batch], np.float32)
             outputs[names.BOXES] = boxes / np.tile(hw_B12, 2)
@@ -200,6 +225,8 @@ class ExportedDetector:
                 continue
             if isinstance(rows, str):
                 yield InputError(f"{name}: the model cannot read the image ({rows}).")
+            elif not all(np.isfinite(value).all() for value in rows.values()):
+                yield InputError(f"{name}: the model returned detections that contain NaN or infinity.")
             else:
                 class_names = tuple(self.label_map.name_of(class_id) for class_id in rows[names.CLASSES].tolist())
                 yield Prediction(image_rgb, rows, class_names)
@@ -208,7 +235,7 @@ class ExportedDetector:
         """Return the detections of each image, or the error message of the model."""
         try:
             return list(self._signature(images))
-        except tf.errors.InvalidArgumentError as error:
+        except tf.errors.OpError as error:
             if len(images) == 1:
                 return [reason_of_failed_call(error)]
             return [rows for image_bytes in images for rows in self._detect([image_bytes])]
@@ -235,11 +262,12 @@ def find_saved_model(model_dir: Path) -> Path:
     raise InputError(f"{model_dir}: has neither {names.SAVED_MODEL_FILE} nor a numbered version folder with one.")
 
 
-def load_saved_model(model_dir: str) -> Any:
-    """Load a SavedModel; InputError if a file is missing, truncated or damaged."""
+def load_saved_model(model_dir: str, signature: str) -> tuple[Any, Callable[..., Any]]:
+    """Return a SavedModel, which owns the variables, and one signature; InputError if a file is missing or damaged."""
     try:
-        return tf.saved_model.load(model_dir)
-    except _UNREADABLE as error:
+        model = tf.saved_model.load(model_dir)
+        return model, model.signatures[signature]
+    except Exception as error:  # TensorFlow raises errors of many types for a damaged file
         raise InputError(f"{model_dir}: the SavedModel cannot be loaded ({_first_line(error)}).") from None
 
 
@@ -258,6 +286,22 @@ def check_signature(model_dir: str, signature: str) -> None:
     if inputs != [expected] or missing:
         detail = f"lacks the outputs {missing}" if missing else f"takes {inputs}, not ['{expected}']"
         raise InputError(f"{model_dir}: the signature '{signature}' {detail}; export the model again.")
+    if detail := _find_other_type(signatures[signature], signature):
+        raise InputError(f"{model_dir}: the signature '{signature}' {detail}; export the model again.")
+
+
+def _find_other_type(definition: Any, signature: str) -> str:
+    """Return the first input or output with another type or number of dimensions than the contract; "" if none has."""
+    known = [name for name in names.OUTPUTS if name in definition.outputs]
+    checks = [(name, definition.outputs[name], names.OUTPUTS[name].shape, "numbers", _NUMBERS) for name in known]
+    if signature != names.SIGNATURE_IMAGES:
+        checks += [(name, info, ("B",), "text", (tf.string,)) for name, info in definition.inputs.items()]
+    for name, info, shape, kind, types in checks:
+        num_dimensions = None if info.tensor_shape.unknown_rank else len(info.tensor_shape.dim)
+        if num_dimensions not in (None, len(shape)) or all(info.dtype != each.as_datatype_enum for each in types):
+            got = f"type {info.dtype} with {num_dimensions} dimensions"
+            return f"has {name} of {got}, not {kind} [{', '.join(map(str, shape))}]"
+    return ""
 
 
 def read_signatures(model_dir: str) -> dict[str, Any]:

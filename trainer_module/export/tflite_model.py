@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from detloom.schemas.contracts import detections as names
@@ -16,8 +17,9 @@ from detloom.trainer_module.detectors.detector import Family
 from detloom.trainer_module.detectors.families import family_of
 from detloom.trainer_module.drawing.draw import decode_image_rgb
 from detloom.trainer_module.export.fixed_size_model import fit_image
-from detloom.trainer_module.export.predict import Rows, split_rows
+from detloom.trainer_module.export.predict import Rows, check_outputs, split_rows
 from detloom.trainer_module.export.tflite_metadata import read_packed_files
+from detloom.trainer_module.export.tflite_process import TfliteModel
 
 
 class TfliteDetector:
@@ -29,25 +31,21 @@ class TfliteDetector:
     """
 
     def __init__(self, path: str) -> None:
-        """Load the model.
+        """Load the model and run it once, in a process of its own.
 
         Raises:
-            InputError: with the file, if it is not such a model.
+            InputError: with the file, if it is not such a model, or ends or blocks its process.
         """
         self._path = path
         try:
             with tf.io.gfile.GFile(path, "rb") as file:
                 model_bytes = file.read()
-            interpreter = tf.lite.Interpreter(model_content=model_bytes, num_threads=1)
-            signatures = interpreter.get_signature_list()
-        except (ValueError, RuntimeError, tf.errors.OpError) as error:
+            self._model = TfliteModel(model_bytes)
+        except (RuntimeError, tf.errors.OpError) as error:
             raise InputError(f"{path}: not a TFLite model ({str(error).splitlines()[0][:200]}).") from None
-        self._outputs = _check_signature(path, signatures)
-        (self._input,) = signatures[names.SIGNATURE_IMAGES]["inputs"]
-        self._interpreter = interpreter  # kept alive: the runner does not own it
-        self._run = interpreter.get_signature_runner(names.SIGNATURE_IMAGES)
-        details = self._run.get_input_details()[self._input]
-        shape, self._dtype = details["shape"].tolist(), details["dtype"]
+        self._outputs = _check_signature(path, self._model.signatures)
+        (self._input,) = self._model.signatures[names.SIGNATURE_IMAGES]["inputs"]
+        shape, self._dtype = self._model.inputs[self._input]
         if len(shape) != 4 or shape[0] != 1 or shape[3] != 3 or self._dtype not in (np.uint8, np.float32):
             raise InputError(
                 f"{path}: got an input of {np.dtype(self._dtype).name} {shape}, allowed: uint8 or float32 [1, H, W, 3]."
@@ -60,6 +58,7 @@ class TfliteDetector:
             raise InputError(
                 f"{path}: raw outputs need the configuration and label map that detloom packs into the file."
             )
+        self._run(np.zeros(shape, self._dtype))
 
     def __call__(self, batch: Sequence[bytes]) -> list[Rows]:
         """Detect objects in the image of each serialized tf.Example.
@@ -77,22 +76,32 @@ class TfliteDetector:
             pixels, true_hw = tf.image.resize(image_rgb, self._input_hw).numpy(), self._input_hw
         if self._dtype is np.uint8:
             pixels = np.rint(pixels).clip(0, 255)
-        try:
-            outputs = self._run(**{self._input: pixels[np.newaxis].astype(self._dtype)})
-        except (RuntimeError, ValueError) as error:
-            raise InputError(f"{self._path}: cannot be run ({str(error).splitlines()[0][:200]}).") from None
+        outputs = self._run(pixels[np.newaxis].astype(self._dtype))
         image_share_hw = np.array(true_hw, np.float32) / np.array(self._input_hw, np.float32)
         if self._outputs == names.RAW_OUTPUT_NAMES:
             assert self._family is not None
             assert self._label_map is not None
             rows = self._family.select_raw(outputs, self._label_map.class_ids, image_share_hw)
         else:
-            outputs[names.NUM_DETECTIONS] = outputs[names.NUM_DETECTIONS].reshape(-1)
             (rows,) = split_rows(outputs)
             if self._family is not None:
                 is_kept = self._family.is_in_image(rows[names.BOXES], image_share_hw)
                 rows = {name: value[is_kept] for name, value in rows.items()}
         return {**rows, names.BOXES: np.clip(rows[names.BOXES] / np.tile(image_share_hw, 2), 0, 1)}
+
+    def _run(self, pixels_1HWC: npt.NDArray[Any]) -> Rows:
+        """Return the checked outputs."""
+        try:
+            outputs = self._model.run({self._input: pixels_1HWC})
+            if self._outputs == names.RAW_OUTPUT_NAMES:
+                num_classes = self._label_map.num_classes if self._label_map else 0
+                check_outputs(outputs, names.RAW_OUTPUTS, {"B": 1, "K": num_classes})
+            else:
+                outputs[names.NUM_DETECTIONS] = outputs[names.NUM_DETECTIONS].reshape(-1)
+                check_outputs(outputs, names.OUTPUTS, {"B": 1})
+        except (RuntimeError, ValueError) as error:
+            raise InputError(f"{self._path}: cannot be run ({str(error).splitlines()[0][:200]}).") from None
+        return outputs
 
 
 def _check_signature(path: str, signatures: Mapping[str, Any]) -> tuple[str, ...]:

@@ -6,12 +6,20 @@ import numpy as np
 import pytest
 import tiny_detector
 from PIL import Image
+from tensorflow.core.protobuf import saved_model_pb2
 
-from detloom.schemas.contracts.detections import ASSET_CONTRACT, OUTPUT_NAMES, SIGNATURE_ENCODED, SIGNATURE_EXAMPLES
+from detloom.schemas.contracts.detections import (
+    ASSET_CONTRACT,
+    OUTPUT_NAMES,
+    OUTPUTS,
+    SIGNATURE_ENCODED,
+    SIGNATURE_EXAMPLES,
+)
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.boxes.masks import decode_mask
 from detloom.trainer_module.export.predict import (
     LoadedSignature,
+    check_outputs,
     check_signature,
     find_saved_model,
     has_pixel_boxes,
@@ -135,6 +143,67 @@ def test_a_model_without_the_signature_is_refused(tmp_path):
     check_signature(str(folder), SIGNATURE_ENCODED)
     with pytest.raises(InputError, match=r"no signature 'serving_examples', only \['serving_encoded'\]"):
         check_signature(str(folder), SIGNATURE_EXAMPLES)
+
+
+def outputs_of(num_images=2, num_rows=3, **changed):
+    shapes = {"detection_boxes": (num_rows, 4), "detection_scores": (num_rows,), "detection_classes": (num_rows,)}
+    found = {name: np.zeros((num_images, *shape), np.float32) for name, shape in shapes.items()}
+    return {**found, "num_detections": np.zeros(num_images), **changed}
+
+
+@pytest.mark.reliability("hostile input", "evaluate")
+@pytest.mark.parametrize(
+    ("outputs", "message"),
+    [
+        (outputs_of(1), r"detection_boxes as float32 \[1, 3, 4\], allowed: numbers \[2, M, 4\]"),
+        (outputs_of(detection_scores=np.zeros((2, 4))), r"detection_scores as float64 \[2, 4\], .*\[2, 3\]"),
+        (outputs_of(detection_boxes=np.zeros((2, 3))), "detection_boxes"),
+        (outputs_of(detection_boxes=np.zeros((2, 3, 5))), "detection_boxes"),
+        (outputs_of(detection_classes=np.full((2, 3), b"cat")), r"detection_classes as \|S3"),
+        (outputs_of(num_detections=np.zeros(())), "num_detections"),
+        (outputs_of(num_detections=np.array([0, 4])), r"num_detections \[0, 4\], allowed: 0 to 3"),
+        (outputs_of(num_detections=np.array([0, -1])), "num_detections"),
+        (outputs_of(num_detections=np.array([0, np.nan])), "num_detections"),
+        (
+            outputs_of(detection_keypoints=np.zeros((2, 3, 5, 2)), detection_keypoint_scores=np.zeros((2, 3, 4))),
+            "score",
+        ),
+    ],
+)
+def test_outputs_of_other_shapes_types_or_numbers_are_refused(outputs, message):
+    check_outputs(outputs_of(), OUTPUTS, {"B": 2})
+    with pytest.raises(ValueError, match=message):
+        check_outputs(outputs, OUTPUTS, {"B": 2})
+
+
+@pytest.mark.reliability("hostile input", "evaluate")
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda found: found.outputs["detection_boxes"].tensor_shape.dim.pop(), "detection_boxes of type 1 with 2 dim"),
+        (
+            lambda found: setattr(found.outputs["detection_classes"], "dtype", 7),
+            r"detection_classes .*not numbers \[B, M\]",
+        ),
+        (lambda found: setattr(found.inputs["image_bytes"], "dtype", 1), r"image_bytes .*not text \[B\]"),
+        (lambda found: setattr(found.outputs["num_detections"], "dtype", 99), "num_detections of type 99"),
+    ],
+)
+def test_a_signature_with_other_types_is_refused(model_dir, tmp_path, change, message):
+    shutil.copytree(model_dir, tmp_path / "model")
+    path = tmp_path / "model/saved_model.pb"
+    model = saved_model_pb2.SavedModel.FromString(path.read_bytes())
+    change(model.meta_graphs[0].signature_def[SIGNATURE_ENCODED])
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(InputError, match=message):
+        check_signature(str(tmp_path / "model"), SIGNATURE_ENCODED)
+
+
+def test_detections_that_are_not_finite_are_an_error_of_the_image(tmp_path):
+    folder = tiny_detector.write_tiny_detector(tmp_path / "model", score_factor=float("nan"))
+    error = predict_red_and_green(load_exported_detector(folder))
+    assert isinstance(error, InputError)
+    assert "image: the model returned detections that contain NaN" in str(error)
 
 
 # --- masks and keypoints --------------------------------------------------------------------------------------------

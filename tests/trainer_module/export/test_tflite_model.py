@@ -1,3 +1,6 @@
+import os
+import signal
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -5,6 +8,7 @@ import tiny_detector
 
 from detloom.schemas.contracts import detections as names
 from detloom.schemas.errors import InputError
+from detloom.trainer_module.export import tflite_process
 from detloom.trainer_module.export.tflite_model import TfliteDetector
 
 RED = (0.6, 0.5, 0.9, 0.9)
@@ -27,6 +31,15 @@ def test_other_files_are_refused_by_name(tmp_path):
     for name in ("b.tflite", "gone.tflite"):
         with pytest.raises(InputError, match=rf"{name}: not a TFLite model"):
             TfliteDetector(str(tmp_path / name))
+
+
+@pytest.mark.reliability("hostile input", "evaluate")
+def test_a_model_that_blocks_its_process_is_an_error_and_the_next_call_starts_it_again(make_example, tmp_path):
+    detector = TfliteDetector(str(tiny_detector.write_tiny_tflite(tmp_path / "a.tflite")))
+    tflite_process._process_of(os.getpid())._process.send_signal(signal.SIGALRM)  # as after the time limit
+    with pytest.raises(InputError, match=r"a\.tflite: cannot be run \(.*within 180 s"):
+        detector([make_example(image_hw=(60, 80))])
+    assert len(detector([make_example([RED], image_hw=(60, 80), class_ids=[1])])[0][names.BOXES]) == 1
 
 
 def test_a_model_with_other_outputs_is_refused(tmp_path):
