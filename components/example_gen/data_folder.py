@@ -35,6 +35,10 @@ class SourceError(Exception):
         self.detail = detail
 
 
+def unreadable(detail: str) -> SourceError:
+    return SourceError(Reason.UNREADABLE_ANNOTATION, detail)
+
+
 def join_inside(folder: str, name: str) -> str | None:
     """Return `folder/name` normalized, relative to the data folder; None if the name leads out of the folder."""
     if "\0" in name:

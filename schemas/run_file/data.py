@@ -88,9 +88,10 @@ class IngestSettings:
     Kubeflow Pipelines take names, types, defaults and documentation from here.
     """
 
-    format: Literal["auto", "coco", "voc", "yolo", "open_images", "kitti", "labelme", "cvat", "tfrecord", "images"] = (
-        "auto"
-    )
+    format: Literal[
+        "auto", "coco", "voc", "yolo", "open_images", "kitti", "labelme", "cvat", "tfrecord",
+        "csv", "via", "label_studio", "createml", "supervisely", "images",
+    ] = "auto"  # fmt: skip
     """Label format; `auto` detects it and reports the result."""
     images_dir: str = ""
     """Folder of the images in the data set; empty for the format's default folder."""

@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 from detloom.components.example_gen.data_folder import DataFolder, SourceError, join_inside
 from detloom.components.example_gen.sources.json_values import show
 from detloom.components.example_gen.sources.layout import find_split_word
+from detloom.components.example_gen.sources.shapes import Box, box_around_ellipse, box_at
 from detloom.components.example_gen.sources.source_record import (
     MAX_ANNOTATION_BYTES,
     Chunk,
@@ -37,7 +38,6 @@ DEFAULT_IMAGES_DIR = "images"
 _MARKS = ("points", "polyline", "skeleton", "tag")
 _ROOT = "annotations"
 _MAX_MASK_PIXELS = 1 << 25  # in the box of one mask
-_Box = tuple[float, float, float, float]
 _MAX_SUBSET_BYTES = 64 * 2**20  # of a file that is searched for subsets during detection
 
 
@@ -166,7 +166,7 @@ class _ImageReader:
             mask=mask,
         )
 
-    def _read_outline(self, shape: Any, name: str, image_hw: tuple[int, int] | None) -> tuple[_Box, Any]:
+    def _read_outline(self, shape: Any, name: str, image_hw: tuple[int, int] | None) -> tuple[Box, Any]:
         """Return the box, and the mask if it is requested and the shape has one."""
         match shape.tag:
             case "box":
@@ -177,13 +177,11 @@ class _ImageReader:
                 half_w, half_h = (xbr - xtl) / 2, (ybr - ytl) / 2
                 around_w = abs(half_w * math.cos(angle)) + abs(half_h * math.sin(angle))
                 around_h = abs(half_w * math.sin(angle)) + abs(half_h * math.cos(angle))
-                return _box_at(xtl + half_w, ytl + half_h, around_w, around_h), None
+                return box_at(xtl + half_w, ytl + half_h, around_w, around_h), None
             case "ellipse":
                 centre_x, centre_y, radius_x, radius_y = _read_numbers(shape, name, ("cx", "cy", "rx", "ry"))
                 angle = _read_angle(shape, name)
-                around_w = math.hypot(radius_x * math.cos(angle), radius_y * math.sin(angle))
-                around_h = math.hypot(radius_x * math.sin(angle), radius_y * math.cos(angle))
-                return _box_at(centre_x, centre_y, around_w, around_h), None
+                return box_around_ellipse(centre_x, centre_y, radius_x, radius_y, angle), None
             case "mask":
                 left, top, width, height = _read_numbers(shape, name, ("left", "top", "width", "height"))
                 mask = _read_mask(shape, name, (left, top, width, height), image_hw) if self._with_masks else None
@@ -269,10 +267,6 @@ def _read_mask(
 
 def _bad(detail: str, reason: Reason = Reason.UNREADABLE_ANNOTATION) -> SourceError:
     return SourceError(reason, detail)
-
-
-def _box_at(centre_x: float, centre_y: float, half_width: float, half_height: float) -> _Box:
-    return centre_x - half_width, centre_y - half_height, centre_x + half_width, centre_y + half_height
 
 
 def _read_hw(image: Any) -> tuple[int, int] | None:

@@ -5,17 +5,23 @@ To add a format: write its module (a `LabelFormat`), add a line to `FORMATS`, an
 
 import posixpath
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Protocol
 
 from detloom.components.example_gen.data_folder import DataFolder
 from detloom.components.example_gen.sources import (
     coco,
+    createml,
+    csv_boxes,
     cvat,
     image_folder,
     kitti,
+    label_studio,
     labelme,
     open_images,
+    supervisely,
     tfrecord,
+    via,
     voc,
     yolo,
 )
@@ -26,6 +32,7 @@ from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.data import IngestSettings
 
 AUTO = "auto"  # format that requests detection
+CSV = "csv"  # often made from VOC or into TFRecords, so these take precedence
 UNLABELLED = "images"  # a labelled folder also matches this format, so labelled formats take precedence
 # Suffixes of files that may contain labels in an unknown form; .txt is checked separately.
 _LABEL_SUFFIXES = (".xml", ".json", ".jsonl", ".csv", ".tsv", ".parquet", ".mat", ".tfrecord", ".record")
@@ -64,6 +71,11 @@ FORMATS: dict[str, LabelFormat] = {
     "labelme": labelme,
     "cvat": cvat,
     "tfrecord": tfrecord,
+    CSV: csv_boxes.FORMAT,
+    "via": via.FORMAT,
+    "label_studio": label_studio.FORMAT,
+    "createml": createml.FORMAT,
+    "supervisely": supervisely,
     UNLABELLED: image_folder,
 }
 
@@ -105,6 +117,10 @@ def detect_format(folder: DataFolder) -> tuple[str, FormatEvidence]:
         if evidence is not None:
             found[name] = evidence
     labelled = [name for name in found if name != UNLABELLED] or list(found)
+    if CSV in labelled and len(labelled) == 2 and (other := (set(labelled) & {"voc", "tfrecord"})):
+        labelled = list(other)
+        unread = f"{found[labelled[0]].sentence}; not read: {found[CSV].sentence}"
+        found[labelled[0]] = replace(found[labelled[0]], sentence=unread)
     if labelled == [UNLABELLED]:
         _check_has_no_labels(folder, found[UNLABELLED])
     if len(labelled) == 1:

@@ -1,4 +1,4 @@
-"""Stream the elements of the top-level lists of a JSON object of any size, in bounded memory.
+"""Stream the elements of the lists and objects at the top of a JSON file of any size, in bounded memory.
 
 It runs the standard library's C decoder over a sliding window of text. Real annotation files contain `NaN` and
 `Infinity`; Python's decoder reads them as floats, so that only the affected box is rejected. ijson, the usual library,
@@ -82,27 +82,53 @@ def stream_lists(
             seen.add(key)
             if window.peek() != "[":
                 raise InputError(f"{where}:{window.line}: {key!r} must be a list, got {window.name_next()}.")
-            yield from _elements(window, key, max_element_bytes)
+            for index, element in _members(window, max_element_bytes):
+                yield key, int(index), element
         more = window.expect(",}", "a ',' or a '}'") == ","
     window.pos += 1
-    if window.peek():
-        raise window.error("more text after the end of the object")
+    window.check_end()
     for key in keys:
         if key not in seen:
             raise InputError(f"{where}: {key!r} must be a list, got nothing.")
 
 
-def _elements(window: "_Window", key: str, max_chars: int) -> Iterator[tuple[str, int, Any]]:
+def stream_members(
+    file: BinaryIO, where: str, max_element_bytes: int, inside: str = ""
+) -> Iterator[tuple[str | int, Any]]:
+    """Yield index and element of the list in a JSON file, or key and value of its object, in file order.
+
+    The value of the key `inside` is replaced by its own members if it is an object. Repeated keys are repeated. An
+    element that cannot be read is an `UnreadableElement`.
+
+    Raises:
+        InputError: naming file and line, if the file is neither list nor object in UTF-8; all before it was yielded.
+    """
+    window = _Window(file, where)
+    first = window.peek()
+    if not first or first not in "[{":
+        kind = window.name_next() if first else "an empty file"
+        raise InputError(f"{where}:{window.line}: the top level must be a list or an object, got {kind}.")
+    yield from _members(window, max_element_bytes, inside)
+    window.check_end()
+
+
+def _members(window: "_Window", max_chars: int, inside: str = "") -> Iterator[tuple[str | int, Any]]:
+    closing = "]" if window.peek() == "[" else "}"
     window.pos += 1
     index = 0
-    if window.peek() == "]":
-        window.pos += 1
-        return
-    while True:
-        yield key, index, window.read_value(max_chars)
+    more = window.peek() != closing
+    while more:
+        name: str | int = index
+        if closing == "}":
+            name = window.read_key()
+            window.expect(":", "a ':'")
+        if name == inside and window.peek() == "{":
+            yield from _members(window, max_chars)
+        else:
+            yield name, window.read_value(max_chars)
         index += 1
-        if window.expect(",]", "a ',' or a ']'") == "]":
-            return
+        more = window.expect(f",{closing}", f"a ',' or a '{closing}'") == ","
+    window.pos += index == 0 or closing == "}"  # `expect` has consumed a "]"
 
 
 class _Window:
@@ -146,6 +172,10 @@ class _Window:
         if char != "}":
             self.pos += 1
         return char
+
+    def check_end(self) -> None:
+        if self.peek():
+            raise self.error("more text after the end")
 
     def name_next(self) -> str:
         """Describe the next value in words."""

@@ -1,7 +1,10 @@
 """Check values of untrusted JSON (numbers, text), and quote them in messages."""
 
+import json
 import reprlib
 from typing import Any
+
+from detloom.components.example_gen.data_folder import unreadable
 
 _MAX_SHOWN = 60  # characters of input in a message
 MAX_TEXT_BYTES = 4096  # for names: the longest path on Linux (PATH_MAX)
@@ -18,6 +21,19 @@ class _ShortRepr(reprlib.Repr):
 
 
 _SHORT_REPR = _ShortRepr()
+
+
+def parse_json(text: str) -> Any:
+    """Return the value of a JSON text; raise a SourceError for anything else."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        problem = f"line {error.lineno}: not readable as JSON ({error.msg})"
+    except RecursionError:
+        problem = "it is nested too deeply"
+    except ValueError:  # from int(), which reads at most 4,300 digits
+        problem = "it contains a number with too many digits"
+    raise unreadable(problem)
 
 
 def show(value: Any) -> str:

@@ -1,42 +1,37 @@
 """Read LabelMe: one JSON file per image, with `shapes` of points in pixels."""
 
-import json
 import posixpath
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from detloom.components.example_gen.data_folder import DataFolder, SourceError, join_inside
+from detloom.components.example_gen.data_folder import DataFolder, SourceError, join_inside, unreadable
 from detloom.components.example_gen.sources import layout
+from detloom.components.example_gen.sources.image_entries import ImageEntry, number_marks, read_record
 from detloom.components.example_gen.sources.image_folder import IMAGE_SUFFIXES
-from detloom.components.example_gen.sources.image_groups import MAX_OBJECTS_PER_IMAGE
 from detloom.components.example_gen.sources.json_values import (
     MAX_TEXT_BYTES,
     is_pixel_count,
     is_text,
     name_type,
+    parse_json,
     show,
-    to_number,
 )
+from detloom.components.example_gen.sources.shapes import box_at, read_hw, read_points, read_polygon
 from detloom.components.example_gen.sources.source_record import (
     MAX_ANNOTATION_BYTES,
     Chunk,
     FormatEvidence,
     SourceItem,
     SourceObject,
-    SourceRecord,
     bounding_box,
     cut_into_chunks,
 )
-from detloom.schemas.contracts.rejects import Reason
 from detloom.schemas.run_file.data import IngestSettings
 
 DESCRIPTION = "JSON files with `shapes` and `imagePath`"
 _HEAD_BYTES = 64 * 1024  # `shapes` precedes the image's own bytes
 _MAX_FILES = 5
 _NO_BOXES = frozenset({"point", "points", "line", "linestrip"})  # shapes without an area
-
-_Point = tuple[float, float]
 
 
 def detect(folder: DataFolder) -> FormatEvidence | None:
@@ -62,87 +57,38 @@ def read_chunk(folder: DataFolder, chunk: Chunk, settings: IngestSettings) -> It
     """Yield the records; the record key is the path of the JSON file in the source, without its suffix."""
     folder.expect((posixpath.join(chunk.source, name) for name in chunk.names), MAX_ANNOTATION_BYTES)
     for name in chunk.names:
-        yield from _JsonReader(folder, chunk, settings, name).read()
-
-
-class _JsonReader:
-    """A reader of one file."""
-
-    def __init__(self, folder: DataFolder, chunk: Chunk, settings: IngestSettings, name: str) -> None:
-        self._folder, self._settings = folder, settings
-        self._path = posixpath.join(chunk.source, name)
-        self._chunk = Chunk(chunk.split, self._path)
-        self._key = posixpath.splitext(name)[0]
-
-    def read(self) -> Iterator[SourceItem]:
+        path, key = posixpath.join(chunk.source, name), posixpath.splitext(name)[0]
+        own = Chunk(chunk.split, path)
         try:
-            data = self._read_json()
+            entry = _read_file(parse_json(folder.read_text(path, MAX_ANNOTATION_BYTES)), settings.masks)
         except SourceError as error:
-            yield self._chunk.reject_record(error.reason, self._key, error.detail)
-            return
-        shapes = data["shapes"]
-        if len(shapes) > MAX_OBJECTS_PER_IMAGE:
-            detail = f"{len(shapes)} shapes, too many to hold in memory"
-            yield self._chunk.reject_record(Reason.TOO_MANY_BOXES, self._key, detail, num_boxes=len(shapes))
-            return
-        image_path = self._find_image(data)
-        objects = []
-        left_out: Counter[str] = Counter()
-        for index, shape in enumerate(shapes):
-            kind = shape.get("shape_type") if isinstance(shape, dict) else None
-            if isinstance(kind, str) and kind in _NO_BOXES:
-                left_out[kind] += 1
-                continue
-            found = _read_shape(shape, self._settings.masks)
-            if isinstance(found, SourceObject):
-                objects.append(found)
-            else:
-                yield self._chunk.reject_box(Reason.UNREADABLE_ANNOTATION, self._key, f"shapes[{index}]: {found}")
-        height, width = (int(data.get(key) or 0) for key in ("imageHeight", "imageWidth"))
-        yield SourceRecord(
-            self._chunk.split,
-            self._key,
-            image_path,
-            self._path,
-            declared_hw=(height, width) if height and width else None,
-            objects=tuple(objects),
-            left_out=tuple(left_out.items()),
-        )
-
-    def _read_json(self) -> dict[str, Any]:
-        """Return the object, with `shapes` a list, `imagePath` text, and sizes whole numbers or absent.
-
-        Raises:
-            SourceError: for any other content.
-        """
-        try:
-            data = json.loads(self._folder.read_text(self._path, MAX_ANNOTATION_BYTES))
-        except json.JSONDecodeError as error:
-            problem = f"line {error.lineno}: not readable as JSON ({error.msg})"
-        except RecursionError:
-            problem = "it is nested too deeply"
-        except ValueError:  # from int(), which reads at most 4,300 digits
-            problem = "it contains a number with too many digits"
+            yield own.reject_record(error.reason, key, error.detail)
         else:
-            found = _find_problem(data)
-            if found is None:
-                assert isinstance(data, dict)
-                return data
-            problem = found
-        raise SourceError(Reason.UNREADABLE_ANNOTATION, problem)
+            yield from read_record(own, key, _find_image(folder, path, entry.names[0], settings.images_dir), entry)
 
-    def _find_image(self, data: dict[str, Any]) -> str:
-        """Return the image's path; if image and JSON were renamed together, the image beside the JSON with its name."""
-        name = data["imagePath"].replace("\\", "/")  # LabelMe on Windows
-        if self._settings.images_dir:
-            return join_inside(self._settings.images_dir, posixpath.basename(name)) or name
-        beside = posixpath.dirname(self._path)
-        path = None if name.startswith("/") else join_inside("", posixpath.join(beside, name))
-        stem = posixpath.splitext(self._path)[0]
-        if path is not None and (posixpath.splitext(path)[0] == stem or self._folder.is_file(path)):
-            return path
-        same_stem = (stem + suffix for suffix in IMAGE_SUFFIXES)
-        return next((each for each in same_stem if self._folder.is_file(each)), path or name)
+
+def _read_file(data: Any, with_masks: bool) -> ImageEntry:
+    """Return the entry of an object with `shapes`, `imagePath`, and sizes that are whole numbers or absent."""
+    problem = _find_problem(data)
+    if problem is not None:
+        raise unreadable(problem)
+    declared_hw = read_hw(data.get("imageHeight"), data.get("imageWidth"))
+    marks = number_marks("shapes", data["shapes"])
+    return ImageEntry((data["imagePath"],), marks, lambda shape: _read_shape(shape, with_masks), declared_hw)
+
+
+def _find_image(folder: DataFolder, json_path: str, written: str, images_dir: str) -> str:
+    """Return the image's path; if image and JSON were renamed together, the image beside the JSON with its name."""
+    name = written.replace("\\", "/")  # LabelMe on Windows
+    if images_dir:
+        return join_inside(images_dir, posixpath.basename(name)) or name
+    beside = posixpath.dirname(json_path)
+    path = None if name.startswith("/") else join_inside("", posixpath.join(beside, name))
+    stem = posixpath.splitext(json_path)[0]
+    if path is not None and (posixpath.splitext(path)[0] == stem or folder.is_file(path)):
+        return path
+    same_stem = (stem + suffix for suffix in IMAGE_SUFFIXES)
+    return next((each for each in same_stem if folder.is_file(each)), path or name)
 
 
 def _looks_like_labelme(folder: DataFolder, path: str) -> bool:
@@ -167,48 +113,33 @@ def _find_problem(data: Any) -> str | None:
     return None
 
 
-def _read_shape(shape: Any, with_masks: bool) -> SourceObject | str:
-    """Return the object, or an error text. A box encloses all points, in whatever order they were drawn."""
+def _read_shape(shape: Any, with_masks: bool) -> list[SourceObject] | str:
+    """Return the object, or the kind of a shape without area. A box encloses all points, in whatever order."""
     if not isinstance(shape, dict):
-        return f"must be an object, got {name_type(shape)}"
+        raise unreadable(f"must be an object, got {name_type(shape)}")
+    kind = shape.get("shape_type") or "polygon"  # LabelMe before 3.0 had only polygons
+    if isinstance(kind, str) and kind in _NO_BOXES:
+        return kind
     label = shape.get("label")
     name = label.strip() if isinstance(label, str) else ""
     if not is_text(name):
-        return f"'label' must be text of at most {MAX_TEXT_BYTES} bytes, got {show(label)}"
-    points = _read_points(shape.get("points"))
+        raise unreadable(f"'label' must be text of at most {MAX_TEXT_BYTES} bytes, got {show(label)}")
+    points = read_points(shape.get("points"))
     if points is None:
-        return f"'points' must be pairs of numbers, got {show(shape.get('points'))}"
-    shape_type = shape.get("shape_type") or "polygon"  # LabelMe before 3.0 had only polygons
+        raise unreadable(f"'points' must be pairs of numbers, got {show(shape.get('points'))}")
     mask = None
     # The points of a mask, as AI tools draw it, are two corners; its bitmap is not read.
-    if (shape_type, len(points)) in (("rectangle", 2), ("rectangle", 4), ("mask", 2)):
+    if (kind, len(points)) in (("rectangle", 2), ("rectangle", 4), ("mask", 2)):
         box = bounding_box(*zip(*points, strict=True))
-    elif shape_type == "polygon" and len(points) >= 3:
-        box = bounding_box(*zip(*points, strict=True))
-        mask = [[value for point in points for value in point]] if with_masks else None
-    elif shape_type == "circle" and len(points) == 2:
+    elif kind == "polygon" and len(points) >= 3:
+        box, mask = read_polygon(points, points)
+    elif kind == "circle" and len(points) == 2:
         (x, y), (edge_x, edge_y) = points
         radius = ((edge_x - x) * (edge_x - x) + (edge_y - y) * (edge_y - y)) ** 0.5
-        box = (x - radius, y - radius, x + radius, y + radius)
+        box = box_at(x, y, radius, radius)
     else:
         allowed = "rectangle of 2 or 4 points, polygon of 3 and up, circle of 2, mask of 2"
-        return f"shape_type {show(shape_type)} of {len(points)} points, allowed: {allowed}"
+        raise unreadable(f"shape_type {show(kind)} of {len(points)} points, allowed: {allowed}")
     flags = shape.get("flags")
-    is_set = flags if isinstance(flags, dict) else {}
-    return SourceObject(
-        name, box, difficult=is_set.get("difficult") is True, truncated=is_set.get("truncated") is True, mask=mask
-    )
-
-
-def _read_points(points: Any) -> list[_Point] | None:
-    if not isinstance(points, list):
-        return None
-    found: list[_Point] = []
-    for point in points:
-        if not isinstance(point, list) or len(point) != 2:
-            return None
-        x, y = map(to_number, point)
-        if x is None or y is None:
-            return None
-        found.append((x, y))
-    return found
+    difficult, truncated = (isinstance(flags, dict) and flags.get(key) is True for key in ("difficult", "truncated"))
+    return [SourceObject(name, box, difficult, truncated, mask=mask if with_masks else None)]

@@ -2,16 +2,16 @@
 hierarchy.
 """
 
-import csv
 import json
 import posixpath
 import re
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from detloom.components.example_gen.data_folder import DataFolder, SourceError, join_inside
 from detloom.components.example_gen.sources import layout
+from detloom.components.example_gen.sources.csv_rows import MAX_LINE_BYTES, read_lines, read_row, split_line
 from detloom.components.example_gen.sources.image_groups import BAD_OBJECT, OBJECT, ImageGroups, collect_objects
 from detloom.components.example_gen.sources.json_values import is_text, show
 from detloom.components.example_gen.sources.source_record import (
@@ -32,7 +32,6 @@ _NEEDED = ("ImageID", "LabelName", "XMin", "XMax", "YMin", "YMax")
 _FLAGS = ("IsTruncated", "IsGroupOf")
 _FOLDERS = ("", "annotations", "labels", "metadata")  # folders of the CSV files; at the top, or in a split's folder
 _CLASS_LIST = re.compile(r"class-descriptions|^classes\.csv$")  # the second is FiftyOne's name, in metadata/
-_MAX_LINE_BYTES = 8192  # a row of the official files has 150
 _MAX_CLASSES = 100_000  # the official list of all labels has 20,000
 _MAX_HIERARCHY_DEPTH = 32  # the official one has 5
 _MAX_HIERARCHY_NODES = 100_000
@@ -80,8 +79,8 @@ def _collect(
     sample: list[str] = []
     with folder.refuse(chunk.source), folder.open(chunk.source) as file:
         columns = _read_header(where, file)
-        for number, line in _read_lines(file, where):
-            row = _read_row(line, columns)
+        for number, line in read_lines(file, where):
+            row = read_row(line, columns)
             image_id = row.get("ImageID", "") if isinstance(row, dict) else ""
             if not isinstance(row, dict) or not is_text(image_id):
                 detail = row if isinstance(row, str) else f"ImageID must be text, got {show(image_id)}"
@@ -176,8 +175,8 @@ def _read_names(folder: DataFolder, path: str) -> dict[str, str]:
     where = f"{folder.root}/{path}"
     names: dict[str, str] = {}
     with folder.refuse(path), folder.open(path) as file:
-        for number, line in _read_lines(file, where):
-            values = _split(line) if isinstance(line, str) else None
+        for number, line in read_lines(file, where):
+            values = split_line(line) if isinstance(line, str) else None
             if values == ["LabelName", "DisplayName"] or values == [""]:
                 continue
             label, name = (value.strip() for value in values[:2]) if values and len(values) >= 2 else ("", "")
@@ -222,57 +221,12 @@ def _read_hierarchy(folder: DataFolder, settings: IngestSettings) -> dict[str, t
 
 def _read_header(where: str, file: BinaryIO) -> list[str]:
     """Return the names of the columns, with those that boxes need."""
-    line = file.readline(_MAX_LINE_BYTES).decode("utf-8-sig", "replace").rstrip("\r\n")
-    columns = [name.strip() for name in _split(line) or ()]
+    line = file.readline(MAX_LINE_BYTES).decode("utf-8-sig", "replace").rstrip("\r\n")
+    columns = [name.strip() for name in split_line(line) or ()]
     missing = [name for name in _NEEDED if name not in columns]
     if missing:
         raise InputError(f"{where}:1: the columns {', '.join(missing)} are missing; got {show(line)}.")
     return columns
-
-
-def _read_lines(file: BinaryIO, where: str) -> Iterator[tuple[int, str | None]]:
-    """Yield number and text of each remaining non-empty line; None for a line that is too long or not text.
-
-    If the file has a header, it must have been read; numbers then continue at 2.
-    """
-    number = 1 if file.tell() else 0
-    try:
-        while data := file.readline(_MAX_LINE_BYTES):
-            number += 1
-            if len(data) == _MAX_LINE_BYTES and not data.endswith(b"\n"):
-                while (data := file.readline(1 << 20)) and not data.endswith(b"\n"):
-                    pass
-                yield number, None
-                continue
-            try:
-                line = data.decode("utf-8" if number > 1 else "utf-8-sig").rstrip("\r\n")
-            except UnicodeDecodeError:
-                yield number, None
-                continue
-            if line:
-                yield number, line
-    except OSError as error:
-        raise InputError(f"{where}: cannot be read ({error.strerror or error}).") from None
-
-
-def _split(line: str) -> list[str] | None:
-    """Return the values of one line; None if a quote is not closed."""
-    if '"' not in line:
-        return line.split(",")
-    try:
-        return next(csv.reader([line], strict=True), None)
-    except csv.Error:
-        return None
-
-
-def _read_row(line: str | None, columns: Sequence[str]) -> dict[str, str] | str:
-    """Return values by column, or an error text for the row."""
-    values = _split(line) if line is not None else None
-    if values is None:
-        return f"must be UTF-8, shorter than {_MAX_LINE_BYTES} bytes, with paired quotes"
-    if len(values) != len(columns):
-        return f"must have {len(columns)} values, got {len(values)}: {show(line)}"
-    return dict(zip(columns, values, strict=True))
 
 
 def _read_box(row: Mapping[str, str], classes: _Classes) -> SourceObject | tuple[Reason, str]:

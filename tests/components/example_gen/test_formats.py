@@ -96,6 +96,7 @@ def write(folder, files):
 
 COCO_FILE = '{"images": [], "annotations": [], "categories": []}'
 CSV_FILE = "ImageID,LabelName,XMin,XMax,YMin,YMax\n"
+CSV_BOXES = "filename,width,height,class,xmin,ymin,xmax,ymax\n"
 CVAT_IMAGE = "<image name='a.jpg' subset='{}'/>"
 CVAT_FILE = f"<annotations version='1.1'>{CVAT_IMAGE}{CVAT_IMAGE}</annotations>"
 RECORDS = "pet_train.record-00000-of-00002", "pet_train.record-00001-of-00002", "pet_val.record-00000-of-00001"
@@ -182,6 +183,33 @@ DETECTED = [
     ("tfrecord", {"Split-/data_tfrecord-00000-of-00001": ""}, {"all": "Split-"}),
     ("tfrecord", {"Split-a b/x.tfrecord": "", "Split-c,d/x.tfrecord": ""}, {"a_b": "Split-a b", "c_d": "Split-c,d"}),
     ("tfrecord", {"data.record": ""}, {}),
+    (
+        "csv",
+        {"data/train_labels.csv": CSV_BOXES, "data/test_labels.csv": CSV_BOXES},
+        {"test": "data/test_labels.csv", "train": "data/train_labels.csv"},
+    ),
+    ("csv", {"a.csv": CSV_BOXES, "train.csv": CSV_BOXES}, {}),
+    ("csv", {"a.csv": "ImageID,LabelName,XMin,XMax,YMin,YMax", "b.csv": "name,age,a.jpg", "c.csv": ""}, None),
+    (
+        "via",
+        in_each(("train", "val"), {"via_region_data.json": '{"a": {"regions": []}}'}),
+        {
+            "train": "train/via_region_data.json",
+            "val": "val/via_region_data.json",
+        },
+    ),
+    *[("via", {"a.json": text}, None) for text in ('{"shapes": []}', "[]", "", '{"images": []}')],
+    ("label_studio", {"a.json": '[{"annotations": [{"result": []}]}]'}, {}),
+    ("label_studio", {"a.json": '[{"image": "a.jpg", "annotations": []}]'}, None),
+    ("createml", {"_annotations.createml.json": '[{"image": "a.jpg", "annotations": []}]'}, {}),
+    ("createml", {"a.json": '[{"image": 1}]'}, None),
+    (
+        "supervisely",
+        in_each(("train", "test"), {"ann/a.jpg.json": '{"objects": []}'}),
+        {"test": "test", "train": "train"},
+    ),
+    ("supervisely", {"meta.json": "{}", "ds0/ann/a.jpg.json": '{"objects": []}'}, {}),
+    ("supervisely", {"ann/a.json": '{"shapes": []}'}, None),
     ("tfrecord", {"a.jpg": "", "recorder.txt": "", "records.txt": ""}, None),
     (
         "images",
@@ -247,6 +275,14 @@ def test_two_labelled_formats_are_an_error(tmp_path):
     folder = write(tmp_path, {"Annotations/a.xml": VOC_XML, "annotations/train.json": COCO_FILE})
     with pytest.raises(InputError, match=r"\(coco: .*train\.json; voc: Annotations/a\.xml.*\).*--format"):
         formats.detect_format(folder)
+
+
+@pytest.mark.parametrize(("file", "other"), [("annotations/a.xml", "voc"), ("data/train.record", "tfrecord")])
+def test_csv_files_made_from_voc_or_for_records_are_named_and_not_read(tmp_path, file, other):
+    folder = write(tmp_path, {file: VOC_XML, "data/train_labels.csv": CSV_BOXES})
+    name, evidence = formats.detect_format(folder)
+    assert name == other
+    assert evidence.sentence.endswith("not read: boxes in data/train_labels.csv")
 
 
 def test_an_unrecognised_folder_is_an_error_listing_the_formats(tmp_path):

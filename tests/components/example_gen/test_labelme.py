@@ -7,7 +7,7 @@ import pytest
 from labelled_data import detect, read_items
 
 from detloom.components.example_gen.data_folder import DataFolder
-from detloom.components.example_gen.sources import labelme
+from detloom.components.example_gen.sources import image_entries, labelme
 from detloom.components.example_gen.sources.source_record import SourceRecord
 from detloom.schemas.contracts.rejects import Reason
 from detloom.schemas.run_file.data import IngestSettings
@@ -72,7 +72,7 @@ def test_shapes_without_an_area_are_left_out(tmp_path):
 
 
 def test_too_many_shapes_reject_the_record(tmp_path, monkeypatch):
-    monkeypatch.setattr(labelme, "MAX_OBJECTS_PER_IMAGE", 3)
+    monkeypatch.setattr(image_entries, "MAX_OBJECTS_PER_IMAGE", 3)
     (reject,) = read(write(tmp_path, shapes=[[]] * 4))
     assert (reject.reason, reject.scope, reject.num_boxes) == (Reason.TOO_MANY_BOXES, "record", 4)
 

@@ -31,6 +31,11 @@ SOURCES = {
     "labelme": "labels",
     "cvat": "annotations.xml",
     "tfrecord": "",
+    "csv": "train_labels.csv",
+    "via": "via_region_data.json",
+    "label_studio": "project.json",
+    "createml": "_annotations.createml.json",
+    "supervisely": "",
     "images": "images",
 }
 LABELLED = [name for name in SOURCES if name != "images"]
@@ -130,6 +135,67 @@ def write_tfrecord(folder):
             writer.write(record)
 
 
+def write_csv(folder):
+    rows = ["filename,width,height,class,xmin,ymin,xmax,ymax"]
+    for key, objects in SCENE.items():
+        rows += [f"{key}.jpg,{WIDTH},{HEIGHT},{name},{x1},{y1},{x2},{y2}" for name, x1, y1, x2, y2 in objects]
+    write_files(folder, {"train_labels.csv": "\n".join([*rows, f"3.jpg,{WIDTH},{HEIGHT},,,,,"])})
+
+
+def write_via(folder):
+    images = {}
+    for key, objects in SCENE.items():
+        regions = [
+            {
+                "shape_attributes": {"name": "rect", "x": x1, "y": y1, "width": x2 - x1, "height": y2 - y1},
+                "region_attributes": {"label": name},
+            }
+            for name, x1, y1, x2, y2 in objects
+        ]
+        images[f"{key}.jpg99"] = {"filename": f"{key}.jpg", "size": 99, "regions": regions, "file_attributes": {}}
+    data = {"_via_settings": {"ui": {}}, "_via_img_metadata": images, "_via_attributes": {"region": {}}}
+    write_files(folder, {"via_region_data.json": json.dumps(data)})
+
+
+def write_label_studio(folder):
+    tasks = []
+    for key, objects in SCENE.items():
+        result = []
+        for name, x1, y1, x2, y2 in objects:
+            percent = {"x": x1 / WIDTH, "y": y1 / HEIGHT, "width": (x2 - x1) / WIDTH, "height": (y2 - y1) / HEIGHT}
+            value = {side: 100 * part for side, part in percent.items()} | {"rotation": 0, "rectanglelabels": [name]}
+            size = {"original_width": WIDTH, "original_height": HEIGHT, "image_rotation": 0}
+            result.append({"value": value, "type": "rectanglelabels", "to_name": "image", **size})
+        tasks.append({"data": {"image": f"/data/local-files/?d={key}.jpg"}, "annotations": [{"result": result}]})
+    write_files(folder, {"project.json": json.dumps(tasks)})
+
+
+def write_createml(folder):
+    images = []
+    for key, objects in SCENE.items():
+        boxes = [
+            {"x": (x1 + x2) / 2, "y": (y1 + y2) / 2, "width": x2 - x1, "height": y2 - y1}
+            for _, x1, y1, x2, y2 in objects
+        ]
+        annotations = [{"label": name, "coordinates": box} for (name, *_), box in zip(objects, boxes, strict=True)]
+        images.append({"image": f"{key}.jpg", "annotations": annotations})
+    write_files(folder, {"_annotations.createml.json": json.dumps(images)})
+
+
+def write_supervisely(folder):
+    for key, objects in SCENE.items():
+        items = [
+            {
+                "classTitle": name,
+                "geometryType": "rectangle",
+                "points": {"exterior": [[x1, y1], [x2, y2]], "interior": []},
+            }
+            for name, x1, y1, x2, y2 in objects
+        ]
+        data = {"description": "", "tags": [], "size": {"height": HEIGHT, "width": WIDTH}, "objects": items}
+        write_files(folder, {f"ann/{key}.jpg.json": json.dumps(data)})
+
+
 WRITERS = {
     "coco": write_coco,
     "voc": write_voc,
@@ -139,6 +205,11 @@ WRITERS = {
     "labelme": write_labelme,
     "cvat": write_cvat,
     "tfrecord": write_tfrecord,
+    "csv": write_csv,
+    "via": write_via,
+    "label_studio": write_label_studio,
+    "createml": write_createml,
+    "supervisely": write_supervisely,
 }
 
 

@@ -1,0 +1,196 @@
+"""What formats share whose files each describe many images: finding files, reading elements or rows, making records."""
+
+import itertools
+import posixpath
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, BinaryIO, NamedTuple
+
+from detloom.components.example_gen.data_folder import DataFolder, SourceError, join_inside, unreadable
+from detloom.components.example_gen.sources import layout
+from detloom.components.example_gen.sources.csv_rows import Columns, read_lines, read_row
+from detloom.components.example_gen.sources.image_groups import MAX_OBJECTS_PER_IMAGE, OBJECT, ImageGroups, read_payload
+from detloom.components.example_gen.sources.json_stream import UnreadableElement, stream_members
+from detloom.components.example_gen.sources.json_values import is_text, name_type, show
+from detloom.components.example_gen.sources.name_index import find_image
+from detloom.components.example_gen.sources.source_record import (
+    MAX_ANNOTATION_BYTES,
+    Chunk,
+    FormatEvidence,
+    SourceItem,
+    SourceObject,
+    SourceRecord,
+)
+from detloom.schemas.contracts.rejects import Reason
+from detloom.schemas.errors import InputError
+from detloom.schemas.run_file.data import IngestSettings
+
+_HEAD_BYTES = 64 * 1024  # read of a file to detect its format
+_MAX_FILES = 20  # files opened in one folder for it; LabelMe has one for each image
+_MAX_OPENED = 200
+_MAX_ROW_BYTES = 1 << 17  # VIA has a polygon in one row; Python's csv reads at most this in one value
+
+
+class ImageEntry(NamedTuple):
+    """What a file says about an image.
+
+    Attributes:
+        names: of the image, as the file writes it and in other forms that the image file may have.
+        marks: place and value of each mark.
+        read_mark: returns the objects of a mark, or its kind if it is to be left out; raises a SourceError.
+    """
+
+    names: tuple[str, ...]
+    marks: Iterable[tuple[str, Any]]
+    read_mark: Callable[[Any], list[SourceObject] | str]
+    declared_hw: tuple[int, int] | None = None
+    is_relative: bool = False
+
+
+class ImageRows(NamedTuple):
+    """The rows of a CSV file with the same `image`, each with its place; there is one at least."""
+
+    image: str
+    rows: Iterator[tuple[str, dict[str, str]]]
+
+
+@dataclass(frozen=True)
+class EntryFormat:
+    """A format with files of many images; a source is such a file, "" all of them at the top and in its folders.
+
+    Attributes:
+        read_entry: returns the entry of an element of a JSON file, or of `ImageRows`; raises a SourceError.
+        inside: the key of a JSON object whose members are the elements; keys with its first 5 letters are settings.
+    """
+
+    DESCRIPTION: str
+    read_entry: Callable[[Any, IngestSettings], ImageEntry]
+    is_json: Callable[[bytes], bool] = lambda head: False
+    find_columns: Callable[[str], Columns | None] = lambda line: None
+    inside: str = ""
+
+    def detect(self, folder: DataFolder) -> FormatEvidence | None:
+        """Find the files; they are splits if each is named after one."""
+        found = self._find_files(folder)
+        if not found:
+            return None
+        splits = layout.name_splits(found) if all(map(layout.find_split_word, found)) else {}
+        return FormatEvidence(f"boxes in {', '.join(found[:4])}", splits)
+
+    def list_chunks(self, folder: DataFolder, split: str, source: str, settings: IngestSettings) -> Iterator[Chunk]:
+        """Return one chunk for each file."""
+        sources = [source] if source else self._find_files(folder)
+        if not sources:
+            raise InputError(f"{folder.root}: no source of {split!r} found; looked for {self.DESCRIPTION}.")
+        for path in sources:
+            with folder.refuse(path):
+                folder.open(path).close()
+            yield Chunk(split, path)
+
+    def read_chunk(self, folder: DataFolder, chunk: Chunk, settings: IngestSettings) -> Iterator[SourceItem]:
+        """Yield the records; the record key is the image's name as the file writes it, without suffix."""
+        is_csv = chunk.source.lower().endswith(".csv")
+        read = self._read_rows if is_csv else self._read_members
+        with folder.refuse(chunk.source), folder.open(chunk.source) as file:
+            for place, element in read(file, f"{folder.root}/{chunk.source}"):
+                try:
+                    if isinstance(element, str):
+                        raise unreadable(element)
+                    entry = self.read_entry(element, settings)
+                except SourceError as error:
+                    reject = chunk.reject_box if is_csv else chunk.reject_record
+                    yield reject(error.reason, "" if is_csv else place, f"{place}: {error}")
+                    continue
+                path = _find_path(folder, chunk, settings.images_dir, entry.names)
+                yield from read_record(chunk, posixpath.splitext(entry.names[0])[0], path, entry, place and f"{place}.")
+
+    def _read_members(self, file: BinaryIO, where: str) -> Iterator[tuple[str, Any]]:
+        """Yield place and value of the elements; an error text instead of one that is not an object."""
+        for key, element in stream_members(file, where, MAX_ANNOTATION_BYTES, self.inside):
+            if self.inside and str(key).startswith(self.inside[:5]):
+                continue
+            if isinstance(element, UnreadableElement):
+                element = element.detail
+            elif not isinstance(element, dict):
+                element = f"must be an object, got {name_type(element)}"
+            yield f"[{show(key)}]", element
+
+    def _read_rows(self, file: BinaryIO, where: str) -> Iterator[tuple[str, Any]]:
+        """Yield the rows of each image; an error text instead of a row that has no image."""
+        lines = read_lines(file, where, _MAX_ROW_BYTES)
+        first = next(lines, (1, ""))
+        columns, has_header = self.find_columns(first[1] or "") or ((), True)
+        if not columns:
+            raise InputError(f"{where}:1: got {show(first[1])}; looked for {self.DESCRIPTION}.")
+        with ImageGroups() as groups:
+            for number, line in lines if has_header else itertools.chain([first], lines):
+                row = read_row(line, columns, _MAX_ROW_BYTES)
+                if isinstance(row, dict) and is_text(name := row["image"].strip()):
+                    groups.add(name, OBJECT, (f"line {number}", {**row, "image": name}))
+                else:
+                    yield f"line {number}", row if isinstance(row, str) else f"the image must be text, got {show(name)}"
+            for name, items in groups.by_image():
+                yield "", ImageRows(name, (read_payload(payload) for _, payload in items))
+
+    def _find_files(self, folder: DataFolder) -> list[str]:
+        parts = ("", *folder.list_folders())
+        paths = (path for part in parts for path in folder.list_files(part, (".json", ".csv"))[:_MAX_FILES])
+        return [path for path in itertools.islice(paths, _MAX_OPENED) if self._is_match(folder, path)]
+
+    def _is_match(self, folder: DataFolder, path: str) -> bool:
+        try:
+            with folder.open(path) as file:
+                head = file.read(_HEAD_BYTES).removeprefix(b"\xef\xbb\xbf").lstrip()
+        except (SourceError, OSError):
+            return False
+        first_line = head.partition(b"\n")[0].decode("utf-8", "replace").rstrip("\r")
+        return self.find_columns(first_line) is not None if path.lower().endswith(".csv") else self.is_json(head)
+
+
+def read_record(chunk: Chunk, key: str, image_path: str, entry: ImageEntry, place: str = "") -> Iterator[SourceItem]:
+    """Yield the record of an image and the rejects of its boxes, or the reject of the record."""
+    objects: list[SourceObject] = []
+    rejects: list[SourceItem] = []
+    left_out: Counter[str] = Counter()
+    marks = iter(entry.marks)
+    try:
+        for where, mark in marks:
+            try:
+                found = entry.read_mark(mark)
+            except SourceError as error:
+                rejects.append(chunk.reject_box(error.reason, key, f"{place}{where}: {error}"))
+                found = []
+            left_out.update([found] if isinstance(found, str) else [])
+            objects.extend(found if isinstance(found, list) else [])
+            if len(objects) + len(rejects) > MAX_OBJECTS_PER_IMAGE:
+                raise SourceError(Reason.TOO_MANY_BOXES, f"more than {MAX_OBJECTS_PER_IMAGE} boxes to hold in memory")
+    except SourceError as error:
+        num_boxes = len(objects) + len(rejects) + sum(1 for _ in marks)
+        yield chunk.reject_record(error.reason, key, f"{place} {error}", num_boxes=num_boxes)
+        return
+    yield from rejects
+    kinds, (declared_hw, is_relative) = tuple(left_out.items()), entry[3:]
+    yield SourceRecord(chunk.split, key, image_path, chunk.source, declared_hw, tuple(objects), is_relative, kinds)
+
+
+def _find_path(folder: DataFolder, chunk: Chunk, images_dir: str, names: tuple[str, ...]) -> str:
+    """Return the path of the image; of several names that of the first one that a file has."""
+    beside = posixpath.dirname(chunk.source)
+    paths = [join_inside(images_dir or beside, name) or name for name in names]
+    found = (find_image(folder, path, (beside, chunk.split)) for path in paths[: len(paths) if len(paths) > 1 else 0])
+    return next((path for path in found if isinstance(path, str)), paths[0])
+
+
+def image_name(value: Any) -> str:
+    """Return the name with forward slashes; raise a SourceError if it is not text."""
+    if not is_text(value):
+        raise unreadable(f"the name of the image must be text, got {show(value)}")
+    return str(value).replace("\\", "/")
+
+
+def number_marks(key: str, values: Any) -> Iterator[tuple[str, Any]]:
+    """Return place and value of the elements of a list; raise a SourceError if it is none."""
+    if not isinstance(values, list):
+        raise unreadable(f"{key!r} must be a list, got {show(values)}")
+    return ((f"{key}[{number}]", value) for number, value in enumerate(values))
