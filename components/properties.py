@@ -43,6 +43,7 @@ FINGERPRINT_PROPERTY = "input_fingerprint"
 
 # Custom properties of a blessing.
 BLESSING_MESSAGE = "blessing_message"  # a sentence with the reason; TFX 1.16 and later write it too
+BLESSED_DIGEST = "blessed_digest"  # `Manifest.digest` of the model's files that were evaluated
 BLESSING_METRICS = "blessing_metrics"  # JSON: main metrics by name, for the push record
 
 # Custom properties of a pushed model: the first three are from tfx/components/pusher/executor.py.
@@ -71,6 +72,15 @@ def blessing_message(blessings: "Sequence[Artifact] | None", default: str = "The
     """Return the sentence that says why the model was or was not blessed."""
     messages = [string_property(blessing, BLESSING_MESSAGE) for blessing in blessings or ()]
     return next((message for message in messages if message is not None), default)
+
+
+def blessed_digest(input_dict: "Mapping[str, list[Artifact]]") -> str:
+    """Return the digest of the files that a Pusher's blessing names.
+
+    It is empty for the blessing of another evaluator, and if TFX's InfraValidator adds files to what is pushed.
+    """
+    blessings = () if input_dict.get("infra_blessing") else input_dict.get("model_blessing") or ()
+    return next((string_property(blessing, BLESSED_DIGEST) or "" for blessing in blessings), "")
 
 
 def blessing_metrics(blessing: "Artifact") -> dict[str, float]:

@@ -50,11 +50,13 @@ class Comparison:
     """AP of both models and their difference, with intervals.
 
     Attributes:
-        baseline, difference: None without a baseline.
+        compared: the candidate on the classes that are compared: those that both models have.
+        baseline, difference: on these classes; None without a baseline.
         changes: images on which the models differ, from the candidate's greatest gain to its greatest loss.
     """
 
     candidate: Resampled
+    compared: Resampled | None = None
     baseline: Resampled | None = None
     difference: Resampled | None = None
     changes: Sequence[ImageChange] = ()
@@ -64,17 +66,40 @@ class Comparison:
         return self.difference.AP if self.difference else None
 
 
+@dataclass(frozen=True, kw_only=True)
+class SharedClasses:
+    """The classes of a candidate that its baseline has, too, and the candidate's measurements on them alone."""
+
+    label_map: LabelMap
+    candidate: Measurements
+
+
 def compare(
-    candidate: Measurements, baseline: Measurements | None, label_map: LabelMap, gate: BaselineGate
+    candidate: Measurements,
+    baseline: Measurements | None,
+    label_map: LabelMap,
+    gate: BaselineGate,
+    shared: SharedClasses | None = None,
 ) -> Comparison:
-    """Resample the images for both models, and compare the models on each image."""
+    """Resample the images for both models, and compare the models on each image.
+
+    Args:
+        shared: classes on which the baseline is measured; None if both models have the same classes.
+    """
+    if shared is not None and baseline is not None:
+        result = compare(shared.candidate, baseline, shared.label_map, gate)
+        return replace(result, candidate=compare(candidate, None, label_map, gate).candidate, changes=())
     models = [each.matches for each in (candidate, baseline) if each is not None]
     results = resample(models, label_map, num_resamples=gate.num_resamples, confidence=gate.confidence)
     if baseline is None:
         return Comparison(candidate=results[0])
     scores = [score_images(each.matches, each.min_scores) for each in (candidate, baseline)]
     return Comparison(
-        candidate=results[0], baseline=results[1], difference=results[2], changes=tuple(find_changes(*scores))
+        candidate=results[0],
+        compared=results[0],
+        baseline=results[1],
+        difference=results[2],
+        changes=tuple(find_changes(*scores)),
     )
 
 

@@ -26,6 +26,7 @@ class BlessingDecision:
 
     Attributes:
         difference: whether the difference in AP to the baseline is significant; None without a baseline.
+        model_digest: `Manifest.digest` of the evaluated files; empty if only detections were evaluated.
         override: the override that blessed the candidate although gates failed.
     """
 
@@ -35,6 +36,7 @@ class BlessingDecision:
     baseline_problem: str | None = None
     difference: Difference | None = None
     override: Override | None = None
+    model_digest: str = ""
 
     @property
     def sentence(self) -> str:

@@ -39,6 +39,7 @@ from detloom.components.evaluator.report.output_files import (
 from detloom.components.evaluator.report.render_page import summary_markdown
 from detloom.components.fingerprints import source_fingerprint
 from detloom.components.properties import (
+    BLESSED_DIGEST,
     BLESSING_MESSAGE,
     BLESSING_METRICS,
     DATASET_REPORT_KEY,
@@ -54,6 +55,7 @@ from detloom.components.properties import (
 from detloom.components.storage.storage import open_storage
 from detloom.schemas.contracts.detections import SAVED_MODEL_FILE, TFLITE_FOLDER
 from detloom.schemas.contracts.label_map import format_label_map, read_label_map
+from detloom.schemas.contracts.version_names import parse_versions
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.evaluator import EvaluatorSettings
 from detloom.schemas.run_file.gates import Gates
@@ -127,8 +129,8 @@ def _baseline_dir(model: Artifact) -> str:
     storage = open_storage(model.uri)
     if storage.exists(folder.removeprefix(model.uri).strip("/")):
         return folder
-    versions = sorted(filter(str.isdecimal, storage.list_names()), key=int, reverse=True)
-    found = (name for name in ("", *versions) if storage.exists(f"{name}/{SAVED_MODEL_FILE}".strip("/")))
+    versions = reversed(parse_versions(storage.list_names()))
+    found = (name for name in ("", *map(str, versions)) if storage.exists(f"{name}/{SAVED_MODEL_FILE}".strip("/")))
     name = next(found, None)
     return folder if name is None else storage.address(name)
 
@@ -193,6 +195,7 @@ def _write_blessing(
         blessing.set_string_custom_property("component_id", exec_properties["current_component_id"])
     decision = result.decision
     blessing.set_string_custom_property(BLESSING_MESSAGE, decision.sentence)
+    blessing.set_string_custom_property(BLESSED_DIGEST, decision.model_digest)
     blessing.set_string_custom_property(BLESSING_METRICS, json.dumps(_main_numbers(result)))
     value = constants.BLESSED_VALUE if decision.blessed else constants.NOT_BLESSED_VALUE
     blessing.set_int_custom_property(constants.ARTIFACT_PROPERTY_BLESSED_KEY, value)

@@ -12,6 +12,7 @@ from absl import logging
 
 import detloom
 from detloom.components.evaluation_requirements import EvaluationRequirements
+from detloom.components.evaluator.baseline_comparison import SharedClasses
 from detloom.components.evaluator.evaluation_result import (
     EvaluationResult,
     EvaluatorParams,
@@ -30,6 +31,8 @@ from detloom.components.evaluator.record_table import RecordTable
 from detloom.components.evaluator.report.example_images import ImagePlan, draw_image, plan_images
 from detloom.components.evaluator.report.output_files import LOCK_FILE, write_report
 from detloom.components.evaluator.report.read_training_and_data import read_data_health, read_training_curves
+from detloom.components.pusher.manifest import build_manifest, is_of_model
+from detloom.components.storage.local_copy import local_folder
 from detloom.components.storage.output_lock import hold_output
 from detloom.components.storage.storage import open_storage
 from detloom.schemas.contracts.detections import (
@@ -40,7 +43,13 @@ from detloom.schemas.contracts.detections import (
     TFLITE_PROBLEM_FILE,
     TFLITE_SUFFIX,
 )
-from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, LabelMap, describe_difference, parse_label_map
+from detloom.schemas.contracts.label_map import (
+    LABEL_MAP_FILE,
+    LabelMap,
+    describe_difference,
+    parse_label_map,
+    shared_classes,
+)
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.data.records import ExampleFeatures
 from detloom.trainer_module.detectors.detector import Keypoints
@@ -112,14 +121,15 @@ def _evaluate(
     check_held: Callable[[], None],
 ) -> EvaluationResult:
     settings = params.settings
+    digest = _digest_of(inputs.candidate_dir)  # before the model runs, because it could change its files
     label_map = read_exported_label_map(inputs.candidate_dir)
     _check_label_map(label_map, inputs, params.label_map)
     needs = EvaluationRequirements.of_settings(settings, params.gates, params.split)
     needs.check_classes(label_map)
     needs.check_examples(_files_of(inputs.shard_patterns))
-    baseline_problem = _find_baseline_problem(label_map, inputs)
+    baseline_map, baseline_problem = _read_baseline(label_map, inputs)
     paths = {_CANDIDATE: inputs.candidate_dir}
-    if inputs.baseline_dir is not None and baseline_problem is None:
+    if inputs.baseline_dir is not None and baseline_map is not None:
         paths[_BASELINE] = inputs.baseline_dir
     variants = _find_variants(inputs.tflite_dir)
     keypoints = read_keypoints(inputs.candidate_dir)
@@ -133,13 +143,13 @@ def _evaluate(
     records = run_inference(make_pipeline, inputs.shard_patterns, step, f"{out_dir}/{_WORK_FOLDER}")
     split = Split(ground_truth=records.truth, features=records.features, label_map=label_map, keypoints=keypoints)
     check_truth(records, label_map)
-    if _BASELINE in paths and (problem := find_unusable(records, _BASELINE, label_map)):
+    if baseline_map is not None and (problem := find_unusable(records, _BASELINE, baseline_map)):
         baseline_problem = problem
         del paths[_BASELINE]
     if problem := find_unusable(records, _CANDIDATE, label_map):
         raise InputError(f"{inputs.candidate_dir}: {problem}; the model does not fit these data.")
     logging.info("DetectionEvaluator: computing metrics.")
-    found = _measure_all(records, split, paths, inputs, params)
+    found, shared = _measure_all(records, split, paths, inputs, params, baseline_map)
     candidate = found[_CANDIDATE]
     evaluation = assess(
         split,
@@ -147,6 +157,7 @@ def _evaluate(
         candidate,
         found.get(_BASELINE),
         params.gates,
+        shared=shared,
         baseline_problem=baseline_problem,
         is_blessed_already=inputs.is_blessed_already,
         contract_problem=find_contract_problem(inputs.candidate_dir, candidate.detections)
@@ -157,6 +168,7 @@ def _evaluate(
     logging.log(level, "DetectionEvaluator: %s", evaluation.decision.sentence)
     evaluation = replace(
         evaluation,
+        decision=replace(evaluation.decision, model_digest=digest),
         pipeline=inputs.pipeline,
         lines=_describe_run(inputs, params, candidate.measurements),
         data_health=read_data_health(inputs.dataset_report_uri) if inputs.dataset_report_uri else (),
@@ -167,6 +179,15 @@ def _evaluate(
     check_held()
     write_report(out_dir, evaluation, images)
     return evaluation
+
+
+def _digest_of(model_dir: str) -> str:
+    """Return `Manifest.digest` of a model; another text if it contains links, so that it cannot be pushed."""
+    try:
+        with local_folder(model_dir, is_of_model) as folder:
+            return build_manifest(folder).digest
+    except InputError:
+        return "not measured"
 
 
 def _shapes_of(model_dir: str, keypoints: Keypoints | None, label_map: LabelMap) -> WantedShapes:
@@ -187,18 +208,45 @@ def _measure_all(
     paths_by_name: Mapping[str, str],
     inputs: EvaluationInputs,
     params: EvaluatorParams,
-) -> dict[str, MeasuredModel]:
+    baseline_map: LabelMap | None,
+) -> tuple[dict[str, MeasuredModel], SharedClasses | None]:
+    """Measure each model; a baseline with other classes on those that both have."""
     images = list(_first_images(inputs.shard_patterns, params.gates.latency.num_images))
     # A model without this signature violates the serving contract, which the gates report.
     timed = {name: path for name, path in paths_by_name.items() if _has_signature(path, SIGNATURE_ENCODED)}
     latency = measure_latency(timed, images)
-    result = {}
+    result, shared = {}, None
     for name, path in paths_by_name.items():
         costs = ModelCosts(latency=latency.get(name), model_bytes=count_model_bytes(path))
-        result[name] = measure_model(
-            split, records.found[name], params.settings, costs, matches=records.take_matches(name)
-        )
-    return result
+        matches = records.take_matches(name)
+        if name == _BASELINE and baseline_map is not None and baseline_map != split.label_map:
+            shared, result[name] = _measure_shared(records, split, baseline_map, params, costs)
+        else:
+            result[name] = measure_model(split, records.found[name], params.settings, costs, matches=matches)
+    return result, shared
+
+
+def _measure_shared(
+    records: RecordTable,
+    split: Split,
+    baseline_map: LabelMap,
+    params: EvaluatorParams,
+    costs: ModelCosts,
+) -> tuple[SharedClasses, MeasuredModel]:
+    """Measure both models on the classes that both have, with the candidate's ids."""
+    label_map = shared_classes(split.label_map, baseline_map)
+    assert label_map is not None
+    same = {class_id: class_id for class_id in label_map.class_ids}
+    ids_by_name = {name: class_id for class_id, name in label_map.names_by_id}
+    of_baseline = {class_id: ids_by_name[name] for class_id, name in baseline_map.names_by_id if name in ids_by_name}
+    keypoints = split.keypoints if split.keypoints and split.keypoints.class_name in ids_by_name else None
+    truth = records.truth.of_classes(same)
+    split = replace(split, ground_truth=truth, label_map=label_map, keypoints=keypoints)
+    candidate, baseline = (
+        measure_model(split, records.found[name].of_classes(ids), params.settings, costs)
+        for name, ids in ((_CANDIDATE, same), (_BASELINE, of_baseline))
+    )
+    return SharedClasses(label_map=label_map, candidate=candidate.measurements), baseline
 
 
 def _measure_variants(records: RecordTable, variants: Mapping[str, str], split: Split) -> dict[str, CocoMetrics]:
@@ -257,16 +305,18 @@ def _check_label_map(label_map: LabelMap, inputs: EvaluationInputs, given: str) 
             )
 
 
-def _find_baseline_problem(label_map: LabelMap, inputs: EvaluationInputs) -> str | None:
+def _read_baseline(label_map: LabelMap, inputs: EvaluationInputs) -> tuple[LabelMap | None, str | None]:
+    """Return the baseline's label map, or None and why an existing baseline cannot be compared."""
     if inputs.baseline_dir is None:
-        return None
+        return None, None
     try:
         LoadedSignature(inputs.baseline_dir, SIGNATURE_EXAMPLES)  # an error in a worker would end the run
         of_baseline = read_exported_label_map(inputs.baseline_dir)
     except InputError as error:
-        return str(error).rstrip(".")
-    difference = describe_difference(of_baseline, label_map)
-    return f"it has different classes ({difference})" if difference else None
+        return None, str(error).rstrip(".")
+    if shared_classes(label_map, of_baseline) is None:
+        return None, f"it has no class in common ({describe_difference(of_baseline, label_map)})"
+    return of_baseline, None
 
 
 def _describe_run(inputs: EvaluationInputs, params: EvaluatorParams, found: Measurements) -> list[tuple[str, str]]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from detloom.components.evaluator.baseline_comparison import Comparison, compare, compare_with_constant
+from detloom.components.evaluator.baseline_comparison import Comparison, SharedClasses, compare, compare_with_constant
 from detloom.components.evaluator.blessing import BlessingDecision, decide
 from detloom.components.evaluator.gates import NO_COSTS, GateEvidence, ModelCosts, needs_constant
 from detloom.components.evaluator.measurements import Measurements, Split, measure
@@ -97,7 +97,7 @@ class EvaluationResult:
     Attributes:
         file_names: source id of each image, in the order of `split`.
         detections, baseline_detections: detections of both models, in the same order.
-        baseline: None without a baseline, or if it cannot be compared.
+        baseline: None without a baseline, or if it has other classes; `comparison` then has what can be compared.
         variants: COCO metrics of the candidate's TFLite variants, by name.
         pipeline: name of the pipeline for the title of the page; may be empty.
         lines: facts about the run as (name, value), shown at the end of the page.
@@ -158,6 +158,7 @@ def assess(
     baseline: MeasuredModel | None,
     gates: Gates,
     *,
+    shared: SharedClasses | None = None,
     baseline_problem: str | None = None,
     is_blessed_already: bool = False,
     contract_problem: str | None = None,
@@ -167,6 +168,7 @@ def assess(
     """Compare the models and decide on the blessing.
 
     Args:
+        shared: classes on which the baseline was measured; None if both models have the same classes.
         baseline_problem: why an existing baseline was not measured, as the end of a sentence.
         is_blessed_already: see `GateEvidence`.
         contract_problem: how the candidate violates the serving contract, as a sentence.
@@ -175,13 +177,18 @@ def assess(
     """
     before = baseline.measurements if baseline else None
     costs_before = baseline.costs if baseline else NO_COSTS
-    comparison = compare(candidate.measurements, before, split.label_map, gates.baseline)
+    comparison = compare(candidate.measurements, before, split.label_map, gates.baseline, shared)
+    scope = ""
+    if shared is not None:
+        scope = f" on the {shared.label_map.num_classes} of {split.label_map.num_classes} classes that both have"
     gain = None
     if needs_constant(gates, is_blessed_already=is_blessed_already):
         gain = compare_with_constant(candidate.measurements, candidate.detections, split, gates.baseline)
     evidence = GateEvidence(
         candidate=candidate.measurements,
         baseline=before,
+        compared=shared.candidate if shared else None,
+        scope=scope,
         baseline_problem=baseline_problem,
         is_blessed_already=is_blessed_already,
         ap_change=comparison.ap_change,
@@ -196,10 +203,10 @@ def assess(
         file_names=file_names,
         detections=candidate.detections,
         candidate=candidate.measurements,
-        baseline=before,
+        baseline=before if shared is None else None,
         comparison=comparison,
         decision=decide(evidence, gates, today or datetime.date.today()),
-        baseline_detections=baseline.detections if baseline else (),
+        baseline_detections=baseline.detections if baseline and shared is None else (),
         candidate_costs=candidate.costs,
         baseline_costs=costs_before,
         variants=variants or {},

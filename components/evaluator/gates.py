@@ -50,6 +50,8 @@ class GateEvidence:
 
     Attributes:
         baseline: measurements on the same images; None without a baseline, or if it cannot be compared.
+        compared: measurements of the candidate that the baseline is compared with; None uses `candidate`.
+        scope: the classes of `compared`, as the end of a sentence; empty for all.
         baseline_problem: why an existing baseline was not compared, as the end of a sentence.
         is_blessed_already: there is no baseline because the candidate is the latest blessed model itself.
         ap_change: AP of the candidate minus AP of the baseline, with its interval.
@@ -61,6 +63,8 @@ class GateEvidence:
 
     candidate: Measured
     baseline: Measured | None = None
+    compared: Measured | None = None
+    scope: str = ""
     baseline_problem: str | None = None
     is_blessed_already: bool = False
     ap_change: Interval | None = None
@@ -200,12 +204,12 @@ def _compare(evidence: GateEvidence, metric: str, slice_name: str) -> tuple[floa
     """Return the change of a metric against the baseline and a sentence; None and the reason if it is unknown."""
     assert evidence.baseline is not None
     name = _name(metric, slice_name)
-    value, why_not = evidence.candidate.find_value(metric, slice_name)
+    value, why_not = (evidence.compared or evidence.candidate).find_value(metric, slice_name)
     before, why_not_before = evidence.baseline.find_value(metric, slice_name)
     if value is None or before is None:
-        return None, f"{name} could not be compared with the baseline ({why_not or why_not_before})"
+        return None, f"{name} could not be compared with the baseline{evidence.scope} ({why_not or why_not_before})"
     change = value - before
-    return change, f"{name} {value:.3f} differs by {change:+.3f} from the baseline's {before:.3f}"
+    return change, f"{name} {value:.3f} differs by {change:+.3f} from the baseline's {before:.3f}{evidence.scope}"
 
 
 def _is_unsure(interval: Interval | None, threshold: float) -> bool:

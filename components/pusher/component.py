@@ -27,12 +27,13 @@ from detloom.components.properties import (
     MODEL_CARD_KEY,
     PUSHED_IS_NEW_PROPERTY,
     REASON_PROPERTY,
+    blessed_digest,
     blessing_message,
     blessing_metrics,
 )
 from detloom.components.pusher.load_check import check_serves
 from detloom.components.pusher.manifest import Origin, is_of_model
-from detloom.components.pusher.push import PushResult, RolledBackError, push_model
+from detloom.components.pusher.push import NotPushedError, PushResult, push_model
 from detloom.components.storage.local_copy import local_folder
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.typed_dict import from_json, to_canonical_json
@@ -70,11 +71,13 @@ class Executor(tfx_executor.Executor):
                     origin=self._origin(input_dict),
                     card_dir=card_dir,
                     keep_versions=settings.keep_versions,
+                    allow_class_change=settings.allow_class_change,
                     allow_rolled_back=False,
+                    expected_digest=blessed_digest(input_dict),
                     lock_seconds=settings.lock_seconds,
                     check=functools.partial(check_serves, seconds=settings.load_seconds),
                 )
-            except RolledBackError as error:
+            except NotPushedError as error:
                 logging.warning("Pusher: not pushed. %s", error)
                 self._MarkNotPushed(pushed_model)
                 pushed_model.set_string_custom_property(REASON_PROPERTY, str(error))

@@ -7,13 +7,13 @@ from typing import Protocol
 
 from detloom.components.pusher.load_check import LoadCheck
 from detloom.components.pusher.manifest import Files, Manifest
+from detloom.schemas.contracts.version_names import END_OF_VERSIONS, parse_version
 from detloom.schemas.errors import InputError
 
 MODEL_FILE = "saved_model.pb"
 TEMPORARY_PREFIX, TRASH_PREFIX = ".push-", ".trash-"
 LOCK_NAME = ".push.lock"
 _MAX_NAME = 256  # characters; Python refuses to parse integers with thousands of digits
-_END_OF_NUMBERS = 2**63  # TensorFlow Serving reads a version number as a signed 64-bit integer
 
 
 class Destination(Protocol):
@@ -36,6 +36,9 @@ class Destination(Protocol):
 
     def measure(self, version: int) -> Files:
         """Return size and SHA-256 of each file of a version except its manifest."""
+
+    def state(self) -> Mapping[str, object]:
+        """Return a value by name that differs if something else has written into the folder since."""
 
     def remove_leftovers(self) -> None:
         """Remove what killed pushes left, and nothing else. Requires the lock."""
@@ -65,17 +68,10 @@ class Destination(Protocol):
         """Yield the version as a local folder."""
 
 
-def version_numbers(names: Iterable[str]) -> list[int]:
-    """Return the names that are versions, ascending: decimal numbers without leading zeros that a server can read."""
-    found = {name: _number(name) for name in names}
-    return sorted(number for name, number in found.items() if number is not None and str(number) == name)
-
-
 def leftover_number(name: str) -> int | None:
     """Return the version of a name that a killed push left; None for other names."""
     prefix = next((each for each in (TEMPORARY_PREFIX, TRASH_PREFIX) if name.startswith(each)), None)
-    numbers = version_numbers([name.removeprefix(prefix)]) if prefix else []
-    return numbers[0] if numbers else None
+    return parse_version(name.removeprefix(prefix)) if prefix else None
 
 
 def next_version(names: Iterable[str], recorded: Iterable[int], now: float) -> int:
@@ -90,9 +86,9 @@ def next_version(names: Iterable[str], recorded: Iterable[int], now: float) -> i
         InputError: no higher number is possible.
     """
     numbers = (leftover_number(name) if name.startswith(".") else _number(name) for name in names)
-    taken = [number for number in (*numbers, *recorded) if number is not None and number < _END_OF_NUMBERS]
+    taken = [number for number in (*numbers, *recorded) if number is not None and number < END_OF_VERSIONS]
     version = max(int(now), max(taken, default=0) + 1)
-    if version >= _END_OF_NUMBERS:
+    if version >= END_OF_VERSIONS:
         raise InputError(
             f"version {version - 1}: allowed: below 2**63 - 1, because the next version needs a higher number. Push to "
             "another folder."
@@ -101,5 +97,6 @@ def next_version(names: Iterable[str], recorded: Iterable[int], now: float) -> i
 
 
 def _number(name: str) -> int | None:
-    number = int(name) if name.isascii() and name.isdecimal() and len(name) < _MAX_NAME else _END_OF_NUMBERS
-    return number if number < _END_OF_NUMBERS else None
+    """Return the number that TensorFlow Serving reads from a name, also with leading zeros."""
+    number = int(name) if name.isascii() and name.isdecimal() and len(name) < _MAX_NAME else END_OF_VERSIONS
+    return number if number < END_OF_VERSIONS else None

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
+from detloom.components.pusher.forbid_writes import landlock_version
 from detloom.schemas.contracts.detections import OUTPUT_NAMES, SIGNATURE_ENCODED, SIGNATURE_IMAGES, SIGNATURE_INPUTS
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import escape
@@ -18,17 +20,21 @@ from detloom.schemas.reading.redact import escape
 LoadCheck = Callable[[Path], None]
 
 _PROGRAM = Path(__file__).with_name("answer_one_image.py")
+_FORBID_WRITES = Path(__file__).with_name("forbid_writes.py")
 _SIGNATURES = (SIGNATURE_ENCODED, SIGNATURE_IMAGES)
 _NAMES = {"inputs": {name: SIGNATURE_INPUTS[name] for name in _SIGNATURES}, "outputs": OUTPUT_NAMES}
 _MAX_REASON = 400  # characters of what TensorFlow says
 _MAX_OUTPUT_BYTES = 64 << 10
 _MAX_SECONDS = 10**9  # signal.alarm accepts no longer time
-_PASSED = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "TMPDIR")
+_PASSED = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
 _PASSED_PREFIXES = ("LC_", "TF_")
 
 
 def check_serves(model_dir: Path, seconds: float = 600.0) -> None:
     """Load the SavedModel and run one image through it, on the CPU because training may use all of the GPU's memory.
+
+    A graph can write files. The process may write into a folder of its own only; if the kernel cannot forbid the rest
+    (Landlock, Linux 5.13), it gets a private copy of the model, whose address says nothing of the push folder.
 
     Raises:
         InputError: it cannot be loaded, its outputs are not those of an exported detector, or it takes too long.
@@ -36,21 +42,25 @@ def check_serves(model_dir: Path, seconds: float = 600.0) -> None:
     # The program is passed as text: run as a file, its folder would come first in sys.path. The alarm ends it even if
     # this process is killed.
     alarm = f"import signal\nsignal.alarm({math.ceil(min(seconds, _MAX_SECONDS))})\n"
-    program = alarm + _PROGRAM.read_text(encoding="utf-8")
-    command = [sys.executable, "-c", program, str(model_dir.absolute()), json.dumps(_NAMES)]
     with (
         tempfile.TemporaryDirectory(prefix="detloom-load-") as empty,
         tempfile.TemporaryFile() as output,
         tempfile.TemporaryFile() as errors,
     ):
+        loaded, limits = model_dir.absolute(), ""
+        if landlock_version():
+            limits = f"{_FORBID_WRITES.read_text(encoding='utf-8')}\nforbid_writes{(empty, os.devnull)!r}\n"
+        else:
+            loaded = Path(shutil.copytree(model_dir, Path(empty, "model")))
+        program = alarm + limits + _PROGRAM.read_text(encoding="utf-8")
         try:
             done = subprocess.run(
-                command,
+                [sys.executable, "-c", program, str(loaded), json.dumps(_NAMES)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=errors,
                 cwd=empty,
-                env=_environment(),
+                env={**_environment(), "TMPDIR": empty},
                 timeout=seconds,
                 check=False,
             )

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any, Literal, TypeGuard
 
 from detloom.schemas.errors import InputError
-from detloom.schemas.reading.redact import escape, hide_secrets
+from detloom.schemas.reading.redact import escape, hide_secrets, redact
 from detloom.schemas.run_file.model_card import CARD_FILES
 from detloom.trainer_module.files.folder_lock import find_user
 
@@ -135,6 +135,11 @@ def find_card(card_dir: Path | None) -> dict[str, Path]:
     return found
 
 
+def has_card(model_dir: Path) -> bool:
+    """Return True if a SavedModel contains a model card, such as one from a push folder."""
+    return any((model_dir / name).is_file() for name in _CARD_NAMES)
+
+
 def is_of_model(name: str) -> bool:
     """Return False for a push manifest, which does not belong to another place."""
     return name != MANIFEST_FILE
@@ -176,6 +181,16 @@ def check_same(manifest: Manifest, found: Files, problem: str, where: str) -> No
     wrong = manifest.differences_from(found)
     if wrong:
         raise OSError(errno.EIO, f"{problem}: {'; '.join(wrong[:3])}", where)
+
+
+def check_is_evaluated(manifest: Manifest, blessed_digest: str, model_uri: str) -> None:
+    """Raise InputError if the model's files are not those that a blessing names; an empty digest names none."""
+    if blessed_digest and manifest.digest != blessed_digest:
+        raise InputError(
+            f"{redact(model_uri)}: the files of the model have changed since it was evaluated and blessed (SHA-256 "
+            f"{blessed_digest[:12]} then, {manifest.digest[:12]} now); nothing was pushed. Restore them, or delete "
+            "this folder and run again, which trains the model again."
+        )
 
 
 def measure_files(paths: Mapping[str, Path]) -> Manifest:

@@ -7,10 +7,11 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from detloom.components.pusher.destination import Destination, version_numbers
+from detloom.components.pusher.destination import Destination
 from detloom.components.pusher.manifest import Origin
 from detloom.components.pusher.push import PushResult, push_model, roll_back
 from detloom.components.pusher.versions import VersionState, describe_versions, open_destination, verify_version
+from detloom.schemas.contracts.version_names import parse_versions
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import redact
 from detloom.schemas.run_file.push import is_remote
@@ -37,7 +38,7 @@ def push_by_hand(
             origin=Origin(model_uri=model_uri, reason=f"by hand: {reason.strip()}"),
             card_dir=card_dir,
             keep_versions=keep_versions,
-            allow_class_change=allow_class_change,
+            allow_class_change="any" if allow_class_change else "none",
             lock_seconds=lock_seconds,
         )
 
@@ -75,7 +76,7 @@ def _find_versions(address: str) -> tuple[Destination, list[int]]:
     if numbers := destination.versions():
         return destination, numbers
     parent, _, name = (address if is_remote(address) else str(Path(address).resolve())).rpartition("/")
-    return open_destination(parent or "/"), version_numbers([name])
+    return open_destination(parent or "/"), parse_versions([name])
 
 
 @contextlib.contextmanager

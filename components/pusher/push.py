@@ -16,6 +16,7 @@ if a push could not write that line, the next push does. See `push_to_bucket.py`
 
 import json
 import logging
+import shlex
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -29,6 +30,7 @@ from detloom.components.pusher.manifest import (
     Action,
     Manifest,
     Origin,
+    check_is_evaluated,
     find_card,
     find_files,
     make_record,
@@ -36,9 +38,9 @@ from detloom.components.pusher.manifest import (
 )
 from detloom.components.pusher.versions import (
     check_intact,
-    check_same_classes,
     choose_target,
     complete_versions,
+    find_class_change,
     find_previous_version,
     find_target,
     manifest_to_restore,
@@ -52,15 +54,19 @@ from detloom.components.pusher.versions import (
 )
 from detloom.components.storage.storage import is_address
 from detloom.schemas.errors import InputError
-from detloom.schemas.reading.redact import redact
-from detloom.schemas.run_file.push import LOCK_SECONDS, check_keep_versions
+from detloom.schemas.reading.redact import escape, redact
+from detloom.schemas.run_file.push import LOCK_SECONDS, ClassChange, check_keep_versions
 
 _LOGGER = logging.getLogger("detloom")
 Address = Path | str
 
 
-class RolledBackError(InputError):
-    """The model was rolled back at its destination and is not pushed again without a person's decision."""
+class NotPushedError(InputError):
+    """The model may not replace the one that serves without a person's decision."""
+
+
+class RolledBackError(NotPushedError):
+    """The model was rolled back at its destination."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,8 +97,9 @@ def push_model(
     origin: Origin | None = None,
     card_dir: Path | None = None,
     keep_versions: int = 0,
-    allow_class_change: bool = True,
+    allow_class_change: ClassChange = "none",
     allow_rolled_back: bool = True,
+    expected_digest: str = "",
     lock_seconds: float = LOCK_SECONDS,
     check: LoadCheck = check_serves,
     now: Callable[[], float] = time.time,
@@ -108,15 +115,16 @@ def push_model(
         origin: for the push record.
         card_dir: folder of a model card to store with the model. A changed card alone makes no new version.
         keep_versions: number of complete versions to keep; 0 keeps all.
-        allow_class_change: False refuses a model whose label map differs from that of the version that serves now.
+        allow_class_change: label maps that may replace that of the version that serves now.
         allow_rolled_back: False refuses a model that was rolled back here, and neither pushed nor restored since.
+        expected_digest: `Manifest.digest` of the files that were evaluated; empty if there was no evaluation.
         lock_seconds: how long to wait for another push.
         check: raises InputError for a copy that cannot be served.
 
     Raises:
-        RolledBackError: see `allow_rolled_back`.
-        InputError: `model_dir` is not a SavedModel or cannot be served, `push_dir` cannot be written, or another push
-            is running there.
+        NotPushedError: see `allow_class_change` and `allow_rolled_back`.
+        InputError: the files are not those that were evaluated, `model_dir` is not a SavedModel or cannot be served,
+            `push_dir` cannot be written or was changed by the model, or another push is running there.
         OSError: the copy failed or differs from the original; nothing was changed.
     """
     check_keep_versions(keep_versions)
@@ -131,19 +139,32 @@ def push_model(
         destination.remove_leftovers()
         sources = {**find_files(model_dir), **find_card(card_dir)}
         manifest = measure_files(sources)
-        served = max(complete_versions(destination), default=None)
-        if served is not None and not allow_class_change:
-            check_same_classes(destination, served, model_dir)
+        check_is_evaluated(manifest, expected_digest, origin.model_uri)
+        if change := find_class_change(destination, model_dir, allow_class_change):
+            card = None if is_address(origin.model_uri) else card_dir  # else it is a temporary copy
+            command = format_push_command(origin.model_uri, destination.address, card, allow_class_change=True)
+            raise NotPushedError(f"{change}. To push it nevertheless, with your reason: {command}")
         rolled_back = rolled_back_identities(destination, pushed_versions(destination))
         if not allow_rolled_back and manifest.identity in rolled_back:
+            command = format_push_command(origin.model_uri, destination.address)
             raise RolledBackError(
                 f"{redact(destination.address)}: this model was served before and was rolled back, so it is not pushed "
-                f"again; to serve it in spite of that, detloom push {model_dir} --to {redact(destination.address)}."
+                f"again. To push it nevertheless, with your reason: {command}"
             )
         push = _Push(destination, version, sources, manifest, origin, "push", check, check_held, now)
         result = push.place()
         _remove_old(destination, keep_versions, (result.version, result.previous_version), check_held)
     return result
+
+
+def format_push_command(
+    model: str, push_to: str, card: Path | str | None = None, *, allow_class_change: bool = False
+) -> str:
+    """Return the command with which a person pushes a model."""
+    with_card = [] if card is None or is_address(str(card)) else ["--card", str(card)]
+    with_classes = ["--allow-class-change"] if allow_class_change else []
+    command = ["detloom", "push", redact(model), "--to", redact(push_to), *with_card, *with_classes]
+    return shlex.join([*command, "--reason", "..."])
 
 
 def roll_back(
@@ -234,9 +255,24 @@ class _Push:
             of_version=self.of_version,
         )
         manifest = replace(manifest, push=record)
-        self.destination.place(version, self.sources, manifest, self.check, self.check_held)
+        self.destination.place(version, self.sources, manifest, self._check_alone, self.check_held)
         _append_record(self.destination, record, self.check_held)
         return self._result(version, manifest, latest, is_new=True)
+
+    def _check_alone(self, folder: Path) -> None:
+        """Load the copy, and raise InputError if anything else in the push folder changes meanwhile."""
+        before = self.destination.state()
+        self.check(folder)
+        self.check_held()  # another owner of the lock may change the folder
+        after = self.destination.state()
+        names = sorted(name for name in {**before, **after} if before.get(name) != after.get(name))
+        if names:
+            changes = ", ".join(escape(name) for name in names[:3])
+            raise InputError(
+                f"{redact(self.destination.address)}: changed while the model was loaded and tested ({changes}); "
+                "nothing was pushed. Remove what nobody put there, because servers may load it. A model is a program "
+                "that can write files: find out where this one comes from."
+            )
 
     def _holds(self, version: int, manifest: Manifest) -> bool:
         """Return True if the version is this model and intact."""

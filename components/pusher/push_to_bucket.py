@@ -18,11 +18,11 @@ from pathlib import Path
 
 from detloom.components.pusher.bucket_lock import BucketLock
 from detloom.components.pusher.destination import (
+    LOCK_NAME,
     MODEL_FILE,
     TEMPORARY_PREFIX,
     TRASH_PREFIX,
     leftover_number,
-    version_numbers,
 )
 from detloom.components.pusher.load_check import LoadCheck
 from detloom.components.pusher.manifest import (
@@ -40,6 +40,7 @@ from detloom.components.pusher.manifest import (
 )
 from detloom.components.storage.bucket import BucketStorage
 from detloom.components.storage.local_copy import copy_folder, find_files
+from detloom.schemas.contracts.version_names import parse_versions
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import redact
 from detloom.trainer_module.files.folder_lock import describe_self
@@ -70,7 +71,7 @@ class PushBucket:
         return self.storage.list_names(with_hidden=True)
 
     def versions(self) -> list[int]:
-        return version_numbers(self.names())
+        return parse_versions(self.names())
 
     def read(self, name: str, limit_bytes: int) -> bytes | None:
         return self.storage.read(name, limit_bytes)
@@ -78,6 +79,9 @@ class PushBucket:
     def measure(self, version: int) -> Files:
         names = (name for name in find_files(self.storage, str(version)) if name != MANIFEST_FILE)
         return {name: self._measure(f"{version}/{name}") for name in names}
+
+    def state(self) -> Mapping[str, object]:
+        return dict.fromkeys((name for name in self.names() if name != LOCK_NAME), True)
 
     def remove_leftovers(self) -> None:
         for name in self.names():

@@ -13,7 +13,6 @@ from detloom.components.pusher.destination import (
     TEMPORARY_PREFIX,
     TRASH_PREFIX,
     leftover_number,
-    version_numbers,
 )
 from detloom.components.pusher.load_check import LoadCheck
 from detloom.components.pusher.manifest import (
@@ -24,6 +23,7 @@ from detloom.components.pusher.manifest import (
     copy_and_check,
 )
 from detloom.components.storage.storage import LocalStorage
+from detloom.schemas.contracts.version_names import parse_versions
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.files.folder_lock import describe_self, hold_folder_lock
 
@@ -58,7 +58,7 @@ class PushFolder:
             raise InputError(f"{self.address}: cannot be read ({error.strerror}).") from None
 
     def versions(self) -> list[int]:
-        return [number for number in version_numbers(self.names()) if (self.path / str(number)).is_dir()]
+        return [number for number in parse_versions(self.names()) if (self.path / str(number)).is_dir()]
 
     def read(self, name: str, limit_bytes: int) -> bytes | None:
         try:
@@ -70,6 +70,17 @@ class PushFolder:
 
     def measure(self, version: int) -> Files:
         return build_manifest(self.path / str(version)).files
+
+    def state(self) -> Mapping[str, object]:
+        versions = [str(version) for version in self.versions()]
+        inside = (path for version in versions for path in (self.path / version).rglob("*"))
+        paths = (*(self.path / name for name in self.names() if name != LOCK_NAME), *inside)
+        found = {path.relative_to(self.path).as_posix(): path.lstat() for path in paths}
+        # A folder beside the versions counts by its name, because training records may be written into it meanwhile.
+        return {
+            name: (status.st_ino, *((status.st_size, status.st_mtime_ns) if stat.S_ISREG(status.st_mode) else ()))
+            for name, status in found.items()
+        }
 
     def remove_leftovers(self) -> None:
         for name in self.names():

@@ -25,12 +25,13 @@ from detloom.components.storage.bucket import BucketStorage
 from detloom.components.storage.local_copy import local_folder
 from detloom.components.storage.storage import is_address, open_storage
 from detloom.schemas.contracts.detections import ASSET_LABEL_MAP
-from detloom.schemas.contracts.label_map import describe_difference, parse_label_map
+from detloom.schemas.contracts.label_map import describe_difference, keeps_ids, parse_label_map
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import redact
 from detloom.schemas.reading.text_file import MAX_BYTES, read_text_file
+from detloom.schemas.run_file.push import ClassChange
 
-_LABEL_MAP = f"assets/{ASSET_LABEL_MAP}"
+LABEL_MAP_PATH = f"assets/{ASSET_LABEL_MAP}"  # in a SavedModel
 
 
 def open_destination(address: "str | Path") -> Destination:
@@ -199,26 +200,34 @@ def rolled_back_identities(destination: Destination, pushed: Mapping[int, Manife
     return bad
 
 
-def check_same_classes(destination: Destination, version: int, model_dir: Path) -> None:
-    """Raise InputError if a version has a label map, and the model another one or none."""
-    before = destination.read(f"{version}/{_LABEL_MAP}", MAX_BYTES)
-    path = model_dir / _LABEL_MAP
-    if before is None:
-        return
-    where = f"{destination.address}/{version}"
-    served = parse_label_map(before.decode("utf-8", errors="replace"), f"{redact(where)}/{_LABEL_MAP}")
+def find_class_change(destination: Destination, model_dir: Path, allowed: ClassChange) -> str:
+    """Return how the classes of a model differ from those of the version that serves; empty if that is allowed."""
+    served = max(complete_versions(destination), default=None)
+    content = None if served is None else destination.read(f"{served}/{LABEL_MAP_PATH}", MAX_BYTES)
+    return describe_class_change(f"{redact(destination.address)}/{served}", content, model_dir, allowed)
+
+
+def describe_class_change(where: str, content: bytes | None, model_dir: Path, allowed: ClassChange) -> str:
+    """Return how the classes of a model differ from those that serve, as a sentence without a full stop.
+
+    Args:
+        where: address of the model that serves.
+        content: its label map; None if it has none.
+
+    Returns:
+        An empty text if the model may replace it.
+    """
+    path = model_dir / LABEL_MAP_PATH
+    if content is None or allowed == "any":
+        return ""
+    served = parse_label_map(content.decode("utf-8", errors="replace"), f"{where}/{LABEL_MAP_PATH}")
     if not path.is_file():
-        problem = (
-            f"{model_dir} has no {_LABEL_MAP}, so its classes cannot be compared with those that {redact(where)} serves"
-        )
-    elif difference := describe_difference(served, parse_label_map(read_text_file(path), str(path))):
-        problem = (
-            f"{redact(where)}: serves other classes than {model_dir} ({difference}), so clients would get ids with "
-            "another meaning"
-        )
-    else:
-        return
-    raise InputError(f"{problem}; to push it in spite of that, add --allow-class-change.")
+        return f"{model_dir} has no {LABEL_MAP_PATH}, so its classes cannot be compared with those that {where} serves"
+    now = parse_label_map(read_text_file(path), str(path))
+    difference = describe_difference(served, now)
+    if difference is None or (allowed == "grow" and keeps_ids(served, now)):
+        return ""
+    return f"{where}: serves other classes than this model ({difference}); clients would get ids with another meaning"
 
 
 def manifest_to_restore(destination: Destination, version: int) -> Manifest:

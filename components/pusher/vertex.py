@@ -21,19 +21,28 @@ from detloom.components.properties import (
     PUSHED_DESTINATION_PROPERTY,
     PUSHED_IS_NEW_PROPERTY,
     REASON_PROPERTY,
+    blessed_digest,
     blessing_message,
 )
-from detloom.components.pusher.endpoint import find_served, label_model, read_endpoint, rolled_back_models
-from detloom.components.pusher.manifest import build_manifest, is_of_model
+from detloom.components.pusher.endpoint import (
+    EndpointModel,
+    find_served,
+    label_model,
+    read_endpoint,
+    rolled_back_models,
+)
+from detloom.components.pusher.manifest import build_manifest, check_is_evaluated, is_of_model
+from detloom.components.pusher.versions import LABEL_MAP_PATH, describe_class_change
 from detloom.components.storage.local_copy import local_folder
+from detloom.components.storage.storage import open_storage
 from detloom.schemas.errors import InputError
-from detloom.schemas.run_file.push import VertexEndpoint
+from detloom.schemas.run_file.push import ClassChange, VertexEndpoint
 
-ENDPOINT_KEY = "detloom_endpoint"  # key in custom_config
+ENDPOINT_KEY, CLASSES_KEY = "detloom_endpoint", "allow_class_change"  # keys in custom_config
 _ALL_TRAFFIC = 100
 
 
-def vertex_custom_config(endpoint: VertexEndpoint) -> dict[str, Any]:
+def vertex_custom_config(endpoint: VertexEndpoint, allow_class_change: ClassChange = "none") -> dict[str, Any]:
     """Return the `custom_config` of TFX's Vertex Pusher."""
     serving_args: dict[str, Any] = {
         "project": endpoint.project,
@@ -52,6 +61,7 @@ def vertex_custom_config(endpoint: VertexEndpoint) -> dict[str, Any]:
         constants.VERTEX_CONTAINER_IMAGE_URI_KEY: endpoint.container_image,
         constants.SERVING_ARGS_KEY: serving_args,
         ENDPOINT_KEY: endpoint.address,
+        CLASSES_KEY: allow_class_change,
     }
 
 
@@ -83,10 +93,14 @@ class VertexExecutor(tfx_executor.Executor):
                 f"push.vertex: got artifacts in {pushed_model.uri}, allowed: a pipeline root at gs://, from where "
                 "Vertex AI reads models. Run this pipeline on Vertex AI, or push to a folder."
             )
-        with local_folder(self.GetModelPath(input_dict), is_of_model) as folder:
-            identity = build_manifest(folder).identity
-        address = json_utils.loads(exec_properties[keys.CUSTOM_CONFIG_KEY])[ENDPOINT_KEY]
-        models = read_endpoint(address)
+        config = json_utils.loads(exec_properties[keys.CUSTOM_CONFIG_KEY])
+        address, models = config[ENDPOINT_KEY], read_endpoint(config[ENDPOINT_KEY])
+        model_uri, served = self.GetModelPath(input_dict), find_served(models)
+        with local_folder(model_uri, is_of_model) as folder:
+            manifest = build_manifest(folder)
+            check_is_evaluated(manifest, blessed_digest(input_dict), model_uri)
+            change = describe_class_change(address, read_label_map_of(served), folder, config.get(CLASSES_KEY, "none"))
+        identity = manifest.identity
         serving = next((model for model in models if model.identity == identity and model.traffic_percent), None)
         if serving is not None:
             logging.info("Pusher: nothing to do, %s already serves this model.", address)
@@ -94,20 +108,29 @@ class VertexExecutor(tfx_executor.Executor):
             pushed_model.set_int_custom_property(PUSHED_IS_NEW_PROPERTY, 0)
             return
         if any(model.identity == identity for model in rolled_back_models(models)):
-            reason = (
+            change = (
                 f"{address}: this model was served before and was rolled back, so it is not deployed again; to serve "
-                "it in spite of that, give it traffic at the endpoint."
+                "it in spite of that, give it traffic at the endpoint"
             )
+        elif change:
+            change += "; to deploy it in spite of that, set push.allow_class_change"
+        if change:
+            reason = f"{change}."
             logging.warning("Pusher: not deployed. %s", reason)
             self._MarkNotPushed(pushed_model)
             pushed_model.set_string_custom_property(REASON_PROPERTY, reason)
             return
-        if find_served(models) is None:
+        if served is None:
             logging.info("Pusher: %s serves no model yet, so this one gets all traffic.", address)
             exec_properties = _with_all_traffic(exec_properties)
         super().Do(input_dict, output_dict, exec_properties)
         label_model(address, pushed_model.get_string_custom_property(PUSHED_DESTINATION_PROPERTY), identity)
         pushed_model.set_int_custom_property(PUSHED_IS_NEW_PROPERTY, 1)
+
+
+def read_label_map_of(model: EndpointModel | None) -> bytes | None:
+    """Return the label map of a deployed model; None if it has none."""
+    return open_storage(model.uri).read(LABEL_MAP_PATH) if model is not None and model.uri else None
 
 
 class VertexPusher(tfx_component.Pusher):

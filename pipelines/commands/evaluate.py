@@ -20,6 +20,7 @@ from detloom.pipelines.command_line.options import (
     copied_examples,
     copied_model,
 )
+from detloom.schemas.contracts.version_names import parse_version
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import escape
 
@@ -190,7 +191,7 @@ def _format_push(options: dict[str, Any]) -> str:
         label_map = ("--label-map", options["label_map"]) if options["label_map"] else ()
         return format_next("detloom", "export", *given, *label_map, "--out", "exported")
     parent, _, name = str(options["baseline"] or "").rpartition("/")
-    push_dir = parent if parent and name.isdigit() else "serving"
+    push_dir = parent if parent and parse_version(name) is not None else "serving"
     return format_next("detloom", "push", options["model"], "--to", push_dir, "--reason", "TEXT")
 
 

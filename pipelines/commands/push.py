@@ -72,6 +72,7 @@ def push(
     of which the highest is taken. The copy is compared byte by byte, loaded and tested with one image before a server
     can see it. If the served version already is this model, nothing is pushed.
     """
+    from detloom.components.pusher.manifest import has_card
     from detloom.components.pusher.manual_push import push_by_hand
     from detloom.pipelines.local.console import format_next, show_log
     from detloom.trainer_module.export.predict import find_saved_model
@@ -92,7 +93,7 @@ def push(
     )
     if result.is_new:
         click.echo(f"Pushed version {result.version}: {result.address}")
-        if card_dir is None:
+        if card_dir is None and not has_card(model):
             click.echo(
                 "It has no model card, from which `detloom predict` and `serve` take their minimum score: they use "
                 "0.5. --card FOLDER adds the card of a pipeline run.",

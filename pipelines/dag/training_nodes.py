@@ -125,7 +125,9 @@ def build_pusher(run: RunFile, model: BaseChannel, blessing: BaseChannel, card: 
         from detloom.components.pusher.vertex import VertexPusher, vertex_custom_config  # late: Google's clients
 
         return VertexPusher(
-            model=model, model_blessing=blessing, custom_config=vertex_custom_config(run.push.vertex)
+            model=model,
+            model_blessing=blessing,
+            custom_config=vertex_custom_config(run.push.vertex, run.push.allow_class_change),
         ).with_id("Pusher")
     folder = tfx.proto.PushDestination.Filesystem(base_directory=run.push_to)
     return DetectionPusher(

@@ -260,7 +260,8 @@ def push(
 ) -> None:
     """Push a blessed model into a folder of versions: copy, compare, load, rename.
 
-    A model that is not blessed, or that was rolled back, is not pushed; this is not an error. The folder also changes
+    A model that is not blessed, has other classes than the one that serves, or was rolled back, is not pushed; this is
+    not an error. The folder also changes
     outside of pipelines: disable caching for this task.
 
     Args:
@@ -276,7 +277,7 @@ def push(
     from detloom.components.evaluator.blessing import BlessingDecision
     from detloom.components.evaluator.report.output_files import DECISION_FILE, METRICS_FILE
     from detloom.components.pusher.manifest import Origin
-    from detloom.components.pusher.push import RolledBackError, push_model
+    from detloom.components.pusher.push import NotPushedError, push_model
     from detloom.pipelines.local.console import show_log
     from detloom.schemas.reading.text_file import read_text_file
     from detloom.trainer_module.export.predict import find_saved_model
@@ -299,10 +300,11 @@ def push(
             push_to,
             origin=origin,
             keep_versions=keep_versions,
-            allow_class_change=allow_class_change,
+            allow_class_change="any" if allow_class_change else "none",
             allow_rolled_back=False,
+            expected_digest=decision.model_digest,
         )
-    except RolledBackError as error:
+    except NotPushedError as error:
         _LOGGER.warning("Not pushed. %s", error)
         return
     _LOGGER.info("%s: %s", "Pushed" if result.is_new else "Nothing to do, this model is served", result.address)

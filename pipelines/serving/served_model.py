@@ -13,6 +13,7 @@ from detloom.pipelines.predict.image_limits import check_images
 from detloom.pipelines.serving.predict_request import format_predict_response, parse_predict_request
 from detloom.pipelines.serving.request_limits import RequestError
 from detloom.schemas.contracts.detections import OUTPUTS, SIGNATURE_ENCODED, SIGNATURE_INPUTS
+from detloom.schemas.contracts.version_names import parse_version
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.export.predict import (
     check_outputs,
@@ -46,7 +47,8 @@ class ServedModel:
         model_dir = find_saved_model(model).resolve()
         folder = str(model_dir)
         check_signature(folder, SIGNATURE_ENCODED)
-        self.name, self.version = name, int(model_dir.name) if model_dir.name.isdecimal() else 1
+        number = parse_version(model_dir.name)
+        self.name, self.version = name, 1 if number is None else number
         self.label_map = read_exported_label_map(folder)
         self.has_pixel_boxes = has_pixel_boxes(folder)
         self._definitions = read_signatures(folder)

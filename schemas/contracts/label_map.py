@@ -100,6 +100,17 @@ def describe_difference(before: LabelMap, now: LabelMap) -> str | None:
     return f"id {first}: {was} before, {became} now{more}"
 
 
+def keeps_ids(before: LabelMap, now: LabelMap) -> bool:
+    """Return True if every class of `before` is in `now` with the same id."""
+    return set(before.names_by_id) <= set(now.names_by_id)
+
+
+def shared_classes(label_map: LabelMap, other: LabelMap) -> LabelMap | None:
+    """Return the classes of a label map whose names are in the other one, too; None if there are none."""
+    shared = tuple(item for item in label_map.names_by_id if item[1] in other.names)
+    return LabelMap(shared) if shared else None
+
+
 def label_map_of_examples(path: str, content: bytes | None, given: str) -> LabelMap:
     """Return the label map of examples.
 

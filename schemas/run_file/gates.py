@@ -71,8 +71,8 @@ class BaselineGate:
     when_missing: Literal["bless", "refuse"] = "bless"
     """Decision for a first model without a baseline: leave it to the other gates, or refuse."""
     when_incompatible: Literal["by_floors", "bless", "refuse"] = "by_floors"
-    """Decision if the baseline cannot be compared, for example because its classes differ: `by_floors` leaves it to the
-    other gates and refuses without a floor, `bless` leaves it to the other gates, `refuse` refuses."""
+    """Decision if the baseline cannot be compared, for example because it has no class in common: `by_floors` leaves it
+    to the other gates and refuses without a floor, `bless` leaves it to the other gates, `refuse` refuses."""
 
     def __post_init__(self) -> None:
         check(-1 <= self.min_ap_change <= 1, "min_ap_change", self.min_ap_change, "-1 to 1 (not percent)")

@@ -2,9 +2,11 @@
 
 import re
 from dataclasses import dataclass
+from typing import Literal
 
 from detloom.schemas.errors import check, check_fields, check_not_empty
 
+ClassChange = Literal["none", "grow", "any"]
 ENDPOINT_SCHEME = "vertex://"
 REMOTE_SCHEMES = ("gs://", "s3://", "az://")
 LOCK_SECONDS, LOAD_SECONDS = 1800.0, 600.0
@@ -73,6 +75,9 @@ class VertexEndpoint:
 class Push:
     """Settings for pushing models."""
 
+    allow_class_change: ClassChange = "none"
+    """Class lists that may replace that of the model that serves: `none` only the same one, `grow` also one with more
+    classes if the others keep their ids, `any` every one."""
     keep_versions: int = 0
     """Number of newest versions to keep in the folder, at least 2; 0 keeps all."""
     load_seconds: float = LOAD_SECONDS

@@ -147,6 +147,23 @@ class ImageTable(Sequence[_Image], Generic[_Image]):
             {new: self.verified[old] for new, old in enumerate(order_I.tolist()) if old in self.verified},
         )
 
+    def of_classes(self, new_ids: Mapping[int, int]) -> "ImageTable[_Image]":
+        """Return a table of all images with the rows of some classes, and without additional columns.
+
+        Args:
+            new_ids: id in the result of each class that is kept, by its id here.
+        """
+        class_ids = self.columns["class_ids"]
+        is_kept = np.isin(class_ids, list(new_ids))
+        columns = {name: column[is_kept] for name, column in self.columns.items() if name in self._fields}
+        columns["class_ids"] = np.array([new_ids[each] for each in class_ids[is_kept].tolist()], class_ids.dtype)
+        offsets_I1 = np.concatenate([[0], np.cumsum(is_kept)])[self.offsets_I1]
+        verified = {
+            index: tuple(new_ids[each] for each in ids if each in new_ids) for index, ids in self.verified.items()
+        }
+        rest = (columns, self._is_present, self.image_ids_I, self.image_hw_I2, verified)
+        return ImageTable(self._kind, offsets_I1, *rest)
+
     def with_ids(self, image_ids_I: npt.NDArray[np.int64]) -> "ImageTable[_Image]":
         """Return a table of the same columns with other image ids."""
         rest = (self.offsets_I1, self.columns, self._is_present, image_ids_I, self.image_hw_I2, self.verified)

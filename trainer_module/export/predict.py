@@ -17,6 +17,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from detloom.schemas.contracts import detections as names
 from detloom.schemas.contracts.label_map import LabelMap, parse_label_map
+from detloom.schemas.contracts.version_names import parse_versions
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import escape
 from detloom.trainer_module.boxes.masks import encode_box_masks, paste_masks
@@ -254,9 +255,8 @@ def find_saved_model(model_dir: Path) -> Path:
     """Return the folder of `saved_model.pb`: `model_dir`, its `Format-Serving`, or its highest complete version."""
     if not model_dir.is_dir():
         raise InputError(f"{model_dir}: no such folder; pass an exported SavedModel or a folder of model versions.")
-    numbered = (path for path in model_dir.iterdir() if path.name.isdecimal())
-    versions = sorted(numbered, key=lambda path: int(path.name), reverse=True)
-    for folder in (model_dir, model_dir / names.SERVING_FOLDER, *versions):
+    versions = reversed(parse_versions(path.name for path in model_dir.iterdir()))
+    for folder in (model_dir, model_dir / names.SERVING_FOLDER, *(model_dir / str(version) for version in versions)):
         if (folder / names.SAVED_MODEL_FILE).is_file():
             return folder
     raise InputError(f"{model_dir}: has neither {names.SAVED_MODEL_FILE} nor a numbered version folder with one.")

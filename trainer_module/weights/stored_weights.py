@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from detloom.schemas.contracts import detections
+from detloom.schemas.contracts.version_names import parse_versions
 from detloom.schemas.errors import InputError, list_first
 from detloom.schemas.model.checkpoint_address import is_web_address
 from detloom.schemas.model.config import IMAGENET
@@ -191,7 +192,7 @@ def find_in_folder(where: str) -> str:
         if tf.io.gfile.exists(f"{candidate}.index"):
             return candidate
     entries = [entry.rstrip("/") for entry in tf.io.gfile.listdir(folder)]  # some file systems end folders with a slash
-    versions = sorted((int(entry) for entry in entries if entry.isdecimal()), reverse=True)
+    versions = reversed(parse_versions(entries))
     for saved_model in (
         folder,
         f"{folder}/{detections.SERVING_FOLDER}",

@@ -23,18 +23,20 @@ _MAX_INTERVALS = 30  # classes in the chart; the table has all
 
 def interval_view(comparison: Comparison, num_boxes_by_id: Mapping[int, int]) -> Json | None:
     """Build chart and table of the change of AP, overall and by class; None without a baseline."""
-    difference, baseline = comparison.difference, comparison.baseline
-    if difference is None or baseline is None:
+    difference, baseline, compared = comparison.difference, comparison.baseline, comparison.compared
+    if difference is None or baseline is None or compared is None:
         return None
-    overall = ("All classes", comparison.candidate.AP, baseline.AP, difference.AP)
-    parts = list(zip(comparison.candidate.per_class, baseline.per_class, difference.per_class, strict=True))
+    is_all = len(compared.per_class) == len(comparison.candidate.per_class)
+    title = "All classes" if is_all else "Classes of both"
+    overall = (title, compared.AP, baseline.AP, difference.AP)
+    parts = list(zip(compared.per_class, baseline.per_class, difference.per_class, strict=True))
     parts = parts if len(parts) > 1 else []  # a single class would repeat the first row
     measured = [change for *_, change in parts if change.AP.value is not None]
     if len(measured) > _MAX_INTERVALS:
         measured = with_most_boxes(measured, num_boxes_by_id, _MAX_INTERVALS)
     rows = [_interval_cells(first.name, first.AP, second.AP, change.AP) for first, second, change in parts[:MAX_ROWS]]
     return {
-        "svg": format_intervals([("All classes", difference.AP), *((each.name, each.AP) for each in measured)]),
+        "svg": format_intervals([(title, difference.AP), *((each.name, each.AP) for each in measured)]),
         "num_drawn": len(measured),
         "num_classes": sum(change.AP.value is not None for *_, change in parts),
         "confidence": format_share_digits(difference.confidence),

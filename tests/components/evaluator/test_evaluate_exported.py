@@ -57,7 +57,7 @@ def make_record(**class_ids):
 
 def find_baseline_problem(baseline_dir):
     inputs = EvaluationInputs(candidate_dir="", baseline_dir=str(baseline_dir), examples_uris=(), shard_patterns=())
-    return module._find_baseline_problem(RED_GREEN, inputs)
+    return module._read_baseline(RED_GREEN, inputs)[1]
 
 
 def test_a_model_whose_classes_differ_from_the_data_is_refused(run, copy_model, tmp_path):
@@ -110,14 +110,39 @@ def test_a_gate_on_an_unknown_class_is_refused_before_inference(run):
         run(gates=Gates(floors=(MetricFloor(metric="AP/gren", min=0.5),)))
 
 
+@pytest.mark.parametrize(
+    ("items", "found", "change", "scope"),
+    [
+        ({1: "red"}, 1, "+0.000", "1 of 2"),  # a class was added
+        ({1: "red", 2: "green", 3: "blue"}, 1, "+0.000", "2 of 2"),  # a class was lost
+        ({1: "blue", 7: "red"}, 7, "+0.000", "1 of 2"),  # renumbered
+        ({1: "green", 2: "red"}, 2, "+0.000", "2 of 2"),
+        ({1: "green", 2: "red"}, 1, "+1.000", "2 of 2"),
+        ({1: "blue", 7: "red"}, 1, "+1.000", "1 of 2"),  # the baseline finds what the candidate does not know
+    ],
+)
+def test_models_are_compared_on_the_classes_that_both_have(items, found, change, scope, run, copy_model, tmp_path):
+    baseline = copy_model(tmp_path / "baseline", label_map=LabelMap(tuple(items.items())))
+    evaluation = run([make_record(candidate=1, baseline=found)], baseline_dir=baseline)
+    gate = next(gate for gate in evaluation.decision.gates if gate.name.startswith("AP against the baseline"))
+    assert f"differs by {change} from the baseline's" in gate.sentence
+    assert f"on the {scope} classes that both have" in gate.sentence
+    comparison = evaluation.comparison
+    assert [row.name for row in comparison.candidate.per_class] == ["red", "green"]
+    of_red = next(row for row in comparison.difference.per_class if row.name == "red")
+    assert of_red.AP.value == pytest.approx(float(change))
+    assert len(comparison.compared.per_class) == int(scope[0])
+    assert ("Classes of both" in (tmp_path / "out/report.html").read_text()) == (scope[0] == "1")
+
+
 @pytest.mark.reliability("torn file", "evaluate")
 def test_a_baseline_that_cannot_be_compared_has_a_reason(copy_model, tmp_path):
     half = copy_model(tmp_path / "half", without=(names.SIGNATURE_ENCODED, names.SIGNATURE_IMAGES))
-    other = copy_model(tmp_path / "other", label_map=LabelMap.from_names(["red"]))
+    other = copy_model(tmp_path / "other", label_map=LabelMap.from_names(["rot"]))
     damaged = copy_model(tmp_path / "damaged")
     (damaged / "variables" / "variables.index").write_bytes(b"")
     assert find_baseline_problem(half) is None  # the other signatures are only timed
-    assert "(id 2: none before, green now)" in find_baseline_problem(other)
+    assert "no class in common (id 1: rot before, red now" in find_baseline_problem(other)
     assert "damaged" in find_baseline_problem(damaged)
     assert "gone" in find_baseline_problem(tmp_path / "gone")
 

@@ -1,6 +1,6 @@
 import pytest
 
-from detloom.components.pusher.destination import leftover_number, next_version, version_numbers
+from detloom.components.pusher.destination import leftover_number, next_version
 from detloom.schemas.errors import InputError
 
 
@@ -24,10 +24,6 @@ def test_next_version_is_above_every_number_ever_used(names, recorded, expected)
 def test_highest_possible_version_leaves_no_next_one():
     with pytest.raises(InputError, match="9223372036854775807"):
         next_version(["9223372036854775807"], [], 1000.0)
-
-
-def test_number_beyond_63_bits_is_not_a_version():
-    assert version_numbers(["9223372036854775808", "9223372036854775807", "8", "08"]) == [8, 9223372036854775807]
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,10 @@
 import json
+import shlex
 from pathlib import Path
 
 import pytest
 from artifacts import make_artifact
+from command_line import detloom_command
 from tfx.components.pusher.component import Pusher as StockPusher
 from tfx.proto import pusher_pb2
 from tfx.types import Channel
@@ -12,7 +14,9 @@ from tfx.utils import json_utils, proto_utils
 from detloom.components.artifact_types import ModelCard
 from detloom.components.pusher import component as executor_module
 from detloom.components.pusher.component import DetectionPusher, Executor
+from detloom.components.pusher.manifest import build_manifest
 from detloom.components.pusher.push import list_versions, push_model, roll_back
+from detloom.schemas.contracts.label_map import LabelMap, write_label_map
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.typed_dict import to_canonical_json
 from detloom.schemas.run_file.push import Push
@@ -23,14 +27,12 @@ def make_destination(folder):
 
 
 @pytest.fixture
-def do(tmp_path, monkeypatch):
+def do(tmp_path, monkeypatch, make_model):
     """Return a function that runs `Do` on temporary artifacts and returns the PushedModel artifact."""
     monkeypatch.setattr(executor_module, "check_serves", lambda folder, seconds: None)
-    serving = tmp_path / "model" / "Format-Serving"
-    serving.mkdir(parents=True)
-    (serving / "saved_model.pb").write_bytes(b"graph")
+    make_model(tmp_path / "model" / "Format-Serving")
 
-    def call(blessed=1, destination=None, settings=None, card=False, model_uri=None):
+    def call(blessed=1, destination=None, settings=None, card=False, model_uri=None, **properties):
         model = make_artifact(Model, model_uri or tmp_path / "model")
         pushed = make_artifact(PushedModel, tmp_path / "pushed")
         blessing = make_artifact(
@@ -40,6 +42,7 @@ def do(tmp_path, monkeypatch):
             blessed=blessed,
             blessing_message="Not blessed: AP50 0.100 is below 0.500.",
             blessing_metrics='{"AP": 0.25, "AP50": 0.5}',
+            **properties,
         )
         inputs = {"model": [model], "model_blessing": [blessing]}
         if card:
@@ -102,7 +105,7 @@ def test_same_model_again_returns_its_existing_version(do, tmp_path, caplog):
 
 def test_a_model_that_was_rolled_back_is_not_pushed_again(do, tmp_path, make_model):
     folder, no_check = tmp_path / "serving", lambda copy: None
-    push_model(make_model(tmp_path / "first"), folder, check=no_check, now=lambda: 1.0)
+    push_model(make_model(tmp_path / "first", b"first"), folder, check=no_check, now=lambda: 1.0)
     first = list_versions(folder)
     version = do().get_string_custom_property("pushed_version")
     restored = roll_back(folder, reason="worse", check=no_check)
@@ -114,6 +117,47 @@ def test_a_model_that_was_rolled_back_is_not_pushed_again(do, tmp_path, make_mod
     roll_back(folder, reason="worse", to=first[0], check=no_check)
     roll_back(folder, reason="better after all", to=int(version), check=no_check)
     assert do().get_int_custom_property("pushed_is_new") == 0
+
+
+@pytest.mark.reliability("torn file", "push")
+def test_only_the_files_that_were_evaluated_are_pushed(do, tmp_path):
+    model = tmp_path / "model" / "Format-Serving"
+    digest = build_manifest(model).digest
+    (model / "assets" / "label_map.pbtxt").write_text("item { id: 1 name: 'dog' }")
+    with pytest.raises(InputError, match=rf"model: the files .*{digest[:12]} then"):
+        do(blessed_digest=digest)
+    assert list_versions(tmp_path / "serving") == []
+    (model / "assets" / "label_map.pbtxt").write_text("item { id: 1 name: 'cat' }")
+    assert do(blessed_digest=digest).get_int_custom_property("pushed") == 1
+
+
+@pytest.mark.parametrize(
+    ("items", "allowed"),
+    [
+        ({1: "cat", 2: "dog"}, {"grow", "any"}),  # one more
+        ({1: "cat", 7: "dog"}, {"grow", "any"}),  # with a gap
+        ({1: "ant", 2: "cat"}, {"any"}),  # renumbered
+        ({1: "ant"}, {"any"}),  # renamed
+        ({2: "cat"}, {"any"}),
+        ({}, {"any"}),  # no label map
+    ],
+)
+@pytest.mark.parametrize("setting", ["none", "grow", "any"])
+def test_other_classes_are_pushed_only_if_the_run_file_allows_exactly_that(
+    items, allowed, setting, do, make_model, tmp_path, monkeypatch
+):
+    push_model(make_model(tmp_path / "first"), tmp_path / "serving", check=lambda copy: None, now=lambda: 1.0)
+    model = tmp_path / "model" / "Format-Serving"
+    (model / "saved_model.pb").write_bytes(b"other")
+    (model / "assets" / "label_map.pbtxt").unlink()
+    if items:
+        write_label_map(model / "assets" / "label_map.pbtxt", LabelMap(tuple(items.items())))
+    pushed = do(settings=Push(allow_class_change=setting))
+    assert pushed.get_int_custom_property("pushed") == int(setting in allowed)
+    if setting not in allowed:
+        command = pushed.get_string_custom_property("reason").partition("your reason: ")[2]
+        monkeypatch.setitem(push_model.__kwdefaults__, "check", lambda copy: None)
+        assert detloom_command(*shlex.split(command)[1:]).output.startswith("Pushed version")
 
 
 def test_model_card_is_stored_in_the_version(do, read_manifest, tmp_path):

@@ -5,7 +5,9 @@ import tensorflow as tf
 
 from detloom.components.pusher import load_check
 from detloom.components.pusher.answer_one_image import find_fault
+from detloom.components.pusher.forbid_writes import landlock_version
 from detloom.components.pusher.load_check import check_serves
+from detloom.components.pusher.manifest import build_manifest
 from detloom.schemas.errors import InputError
 
 NAMES = {"serving_encoded": "image_bytes", "serving_default": "input_tensor"}
@@ -145,6 +147,34 @@ def test_text_from_the_model_is_escaped_and_truncated(program, check_with):
         check_with(program)
     assert str(error.value).isprintable()
     assert len(str(error.value)) < 700
+
+
+WRITES = """
+import json, os, sys, tempfile
+faults = []
+for path in (TARGET, os.path.join(sys.argv[1], 'saved_model.pb'), os.path.join(tempfile.gettempdir(), 'file')):
+    try:
+        open(path, 'a').close()
+    except OSError as error:
+        faults.append(type(error).__name__)
+print(json.dumps({'fault': ', '.join(faults)}))
+"""
+
+
+@pytest.mark.reliability("hostile input", "push")
+@pytest.mark.skipif(not landlock_version(), reason="the kernel has no Landlock")
+def test_a_model_can_write_into_its_temporary_folder_only(check_with, tmp_path):
+    with pytest.raises(InputError, match=r": PermissionError, PermissionError\. "):
+        check_with(WRITES.replace("TARGET", repr(str(tmp_path / "9999"))))
+    assert not (tmp_path / "9999").exists()
+
+
+@pytest.mark.reliability("hostile input", "push")
+def test_without_landlock_a_model_is_loaded_from_a_private_copy(check_with, model, tmp_path, monkeypatch):
+    monkeypatch.setattr(load_check, "landlock_version", lambda: 0)
+    before = build_manifest(model)
+    check_with(WRITES.replace("'a'", "'w'").replace("TARGET", repr(str(tmp_path / "9999"))))
+    assert build_manifest(model) == before
 
 
 @pytest.mark.reliability("hostile input", "push")

@@ -57,6 +57,22 @@ def test_copy_that_was_changed_by_its_own_graph_is_not_published(name, model, ot
     assert not list((tmp_path / "serving").glob(".push-*"))
 
 
+@pytest.mark.reliability("hostile input", "push")
+@pytest.mark.parametrize("name", ["9999999999", "0009", "notes.txt", "1/assets/more", "1/saved_model.pb", RECORD_FILE])
+def test_what_appears_in_the_push_folder_during_the_load_check_stops_the_push(
+    name, model, other_model, make_model, tmp_path
+):
+    serving = tmp_path / "serving"
+    push(model, serving, at=1.0)
+
+    def plant(copy):
+        (serving / name).write_bytes(b"planted") if "." in name or "/" in name else make_model(serving / name)
+
+    with pytest.raises(InputError, match=rf"changed while .*{name}"):
+        push(other_model, serving, at=2.0, check=plant)
+    assert "2" not in {path.name for path in serving.iterdir()}
+
+
 def test_link_in_the_served_version_causes_a_new_version(model, tmp_path):
     first = push(model, tmp_path / "serving", 1.0)
     (first.path / "more").symlink_to("/etc/hostname")

@@ -10,6 +10,7 @@ from tfx.types import Channel
 from tfx.types.standard_artifacts import Model, ModelBlessing, PushedModel
 from tfx.utils import json_utils
 
+from detloom.components.pusher import vertex as vertex_pusher
 from detloom.components.pusher.vertex import VertexExecutor, VertexPusher, vertex_custom_config
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.push import VertexEndpoint
@@ -27,6 +28,7 @@ ENDPOINT = VertexEndpoint(
 @pytest.fixture(autouse=True)
 def no_copy(monkeypatch):
     monkeypatch.setattr(tfx_executor.io_utils, "copy_dir", lambda src, dst: None)
+    monkeypatch.setattr(vertex_pusher, "read_label_map_of", lambda model: None)
 
 
 @pytest.fixture

@@ -45,6 +45,9 @@ def test_manual_push_is_recorded_with_its_reason(tmp_path):
     assert (record["reason"], record["model_uri"], record["blessing"]) == ("by hand: first one", str(model), {})
     again = detloom("push", model, "--to", tmp_path / "serving", "--reason", "again")
     assert again.output.startswith(f"Nothing to do: version {version} ")
+    (model / "assets.extra").mkdir()
+    (model / "assets.extra" / "model_card.json").write_text("{}")
+    assert "no model card" not in detloom("push", model, "--to", tmp_path / "elsewhere", "--reason", "x").output
 
 
 @pytest.mark.parametrize("has_label_map", [True, False])

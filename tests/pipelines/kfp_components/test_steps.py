@@ -69,7 +69,7 @@ def test_a_blessed_model_is_pushed_with_its_origin(push):
     assert address == "/serving/3"
     (((model, push_to), named),) = calls
     assert (model.name, push_to) == ("model", "/serving")
-    assert (named["keep_versions"], named["allow_class_change"], named["allow_rolled_back"]) == (2, False, False)
+    assert (named["keep_versions"], named["allow_class_change"], named["allow_rolled_back"]) == (2, "none", False)
     assert named["origin"].metrics == {"AP": 0.5}  # AP50 was not measured
     assert named["origin"].blessing["sentence"] == "Blessed: AP50 0.900 is at least 0.700"
 
