@@ -25,6 +25,7 @@ from detloom.trainer_module.data.records import ExampleFeatures
 from detloom.trainer_module.detectors.detector import Keypoints
 from detloom.trainer_module.drawing.draw import decode_image_rgb, draw_rows
 from detloom.trainer_module.evaluation.coco_images import ImageDetections, format_coco_results
+from detloom.trainer_module.weights.checkpoint_index import check_index
 
 _NUMBERS = (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)  # types that an output may have
 Rows = dict[str, npt.NDArray[Any]]
@@ -265,6 +266,8 @@ def find_saved_model(model_dir: Path) -> Path:
 def load_saved_model(model_dir: str, signature: str) -> tuple[Any, Callable[..., Any]]:
     """Return a SavedModel, which owns the variables, and one signature; InputError if a file is missing or damaged."""
     try:
+        if tf.io.gfile.exists(f"{model_dir}/variables/variables.index"):  # not in a model without variables
+            check_index(f"{model_dir}/variables/variables")
         model = tf.saved_model.load(model_dir)
         return model, model.signatures[signature]
     except Exception as error:  # TensorFlow raises errors of many types for a damaged file

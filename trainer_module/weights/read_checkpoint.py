@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import glob
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectG
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.config import PLACEHOLDER
 from detloom.schemas.model.config_checks import placeholder_sentence
+from detloom.trainer_module.weights.checkpoint_index import check_index, is_special
 from detloom.trainer_module.weights.odapi_keys import VALUE
 
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # written by tf.train.Checkpoint, not by tf.compat.v1's Saver
@@ -97,6 +99,7 @@ def read_checkpoint(path: str) -> CheckpointFile:
     with access_errors_as_input_errors(path):
         _check_files(path)
     try:
+        check_index(path)
         reader = tf.train.load_checkpoint(path)
         shapes = {key: tuple(shape) for key, shape in reader.get_variable_to_shape_map().items()}
         for key in shapes:
@@ -159,6 +162,8 @@ def _check_files(path: str) -> None:
     if any(ending in path.rpartition("/")[2] for ending in endings):
         stem = path[: max(path.rfind(ending) for ending in endings)]
         raise InputError(f"train.fine_tune_checkpoint: got {path}, allowed: the path without suffix, {stem}.")
+    if is_special(f"{path}.index") or any(map(is_special, glob.glob(f"{glob.escape(path)}.data-*"))):
+        raise InputError(f"train.fine_tune_checkpoint: {path} is not made of regular files.")
     if not tf.io.gfile.exists(f"{path}.index"):
         raise InputError(f"train.fine_tune_checkpoint: {_what_is_there(path)}")
     folder, _, stem = path.rpartition("/")
@@ -189,7 +194,8 @@ def newest_checkpoint(folder: str) -> str:
 
     The list may come from elsewhere and name any path: only the file name is used.
     """
-    if not tf.io.gfile.exists(f"{folder}/checkpoint") or tf.io.gfile.isdir(f"{folder}/checkpoint"):
+    listed = f"{folder}/checkpoint"
+    if not tf.io.gfile.exists(listed) or tf.io.gfile.isdir(listed) or is_special(listed):
         return ""
     try:
         state = tf.train.get_checkpoint_state(folder)

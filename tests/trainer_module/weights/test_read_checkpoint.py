@@ -1,10 +1,15 @@
+import os
+import struct
 from pathlib import Path
 
 import pytest
 import tensorflow as tf
+from tensorflow.core.framework.tensor_slice_pb2 import TensorSliceProto
+from tensorflow.core.protobuf.tensor_bundle_pb2 import BundleEntryProto
 from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
 from detloom.schemas.errors import InputError
+from detloom.trainer_module.weights.checkpoint_index import _read_table, check_index
 from detloom.trainer_module.weights.read_checkpoint import check_path, read_checkpoint
 
 
@@ -30,6 +35,70 @@ def test_counters_and_slots_are_not_weights(tmp_path, write_arrays):
     names = [weight, slot, "step/.ATTRIBUTES/VARIABLE_VALUE", "optimizer/iter/.ATTRIBUTES/VARIABLE_VALUE"]
     path = write_arrays(tmp_path / "ckpt", {key: [0.0, 0.0] for key in names})
     assert read_checkpoint(path).weight_shapes() == {weight: (2,)}
+
+
+def write_index(path: str, entries: dict[bytes, bytes]) -> None:
+    """Write a table of one block; its checksum, which is not read, is zero."""
+
+    def varint(number):
+        return bytes([number]) if number < 128 else bytes([number & 127 | 128]) + varint(number >> 7)
+
+    def block_of(rows):
+        rows = [b"\0" + varint(len(key)) + varint(len(value)) + key + value for key, value in rows.items()]
+        return b"".join(rows) + struct.pack("<II", 0, 1)  # one restart, at 0
+
+    block = block_of(entries)
+    index = block_of({b"z": varint(0) + varint(len(block))})
+    handles = varint(0) + varint(0) + varint(len(block) + 5) + varint(len(index))
+    footer = handles.ljust(40, b"\0") + bytes.fromhex("57fb808b247547db")
+    Path(f"{path}.index").write_bytes(block + bytes(5) + index + bytes(5) + footer)
+
+
+def change(size=1, **fields):
+    def apply(entry):
+        entry.shape.dim[0].size = size
+        for name, value in fields.items():
+            entry.slices.extend(value) if name == "slices" else setattr(entry, name, value)
+
+    return apply
+
+
+@pytest.mark.reliability("hostile input", "train")
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (change(size=100), None),  # as it was
+        (change(size=-1), r"invalid shape \[-1\]"),
+        (change(size=2**62), r"shape \[4611686018427387904\], but 400 bytes"),
+        (change(size=101), r"shape \[101\], but 400 bytes"),
+        (change(dtype=7, size=2**32), r"shape \[4294967296\], but 400"),  # strings
+        (change(dtype=77), "unknown type 77"),
+        (change(offset=-1), "400 bytes from -1 on"),
+        (change(offset=2**40), "400 bytes from 1099511627776 on"),
+        (change(size=2**40, slices=[TensorSliceProto()]), "shape"),
+    ],
+)
+def test_entries_of_the_index_are_checked_before_tensorflow_reads_them(tmp_path, damage, message):
+    path = write_checkpoint(tmp_path)
+    entries = dict(_read_table(Path(f"{path}.index").read_bytes()))
+    key = next(key for key in entries if key.endswith(b"VARIABLE_VALUE"))
+    entry = BundleEntryProto.FromString(entries[key])
+    damage(entry)
+    write_index(path, {**entries, key: entry.SerializeToString()})
+    if message is None:
+        check_index(path)
+    else:
+        with pytest.raises(InputError, match=rf"ckpt-0 cannot be read \('model/.* has .*{message}"):
+            read_checkpoint(path)
+
+
+@pytest.mark.parametrize("name", ["ckpt-0.index", "ckpt-0.data-00000-of-00001"])
+def test_a_pipe_is_refused_without_waiting(tmp_path, name):
+    path = write_checkpoint(tmp_path)
+    (tmp_path / name).unlink()
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(InputError, match="regular files"):
+        read_checkpoint(path)
 
 
 @pytest.mark.parametrize(
