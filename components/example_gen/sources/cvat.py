@@ -4,7 +4,7 @@ Boxes, and the bounding boxes of polygons, ellipses, masks and cuboids, become o
 polylines, skeletons and tags are marks without a box: counted, but not objects. The attributes `difficult`, `truncated`
 and `is_crowd` are used; `occluded` is not. The record key is the image's name without its suffix.
 
-A source is the XML file ("" is annotations.xml, or the only XML file); `annotations.xml#Train` is the images of its
+A source is the XML file ("" is all, at the top or in its folders); `annotations.xml#Train` is the images of its
 subset "Train". The text after the last `#` is a subset unless a file has the whole text as its name.
 """
 
@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 
 from detloom.components.example_gen.data_folder import DataFolder, SourceError, join_inside
 from detloom.components.example_gen.sources.json_values import show
-from detloom.components.example_gen.sources.layout import find_split_word
+from detloom.components.example_gen.sources.layout import find_split_word, name_splits
 from detloom.components.example_gen.sources.shapes import Box, box_around_ellipse, box_at
 from detloom.components.example_gen.sources.source_record import (
     MAX_ANNOTATION_BYTES,
@@ -37,15 +37,18 @@ ANNOTATIONS_FILE = "annotations.xml"
 DEFAULT_IMAGES_DIR = "images"
 _MARKS = ("points", "polyline", "skeleton", "tag")
 _ROOT = "annotations"
+_MAX_FILES = 5  # XML files of which one must have CVAT's root; VOC has one for each image
 _MAX_MASK_PIXELS = 1 << 25  # in the box of one mask
 _MAX_SUBSET_BYTES = 64 * 2**20  # of a file that is searched for subsets during detection
 
 
 def detect(folder: DataFolder) -> FormatEvidence | None:
     """Find an XML file with the root <annotations>; the splits are the subsets of its images."""
-    path = _find_file(folder)
-    if path is None:
-        return None
+    paths = _find_files(folder)
+    if len(paths) != 1:
+        splits = name_splits(paths) if all(map(find_split_word, paths)) else {}
+        return FormatEvidence(f"CVAT annotations in {', '.join(paths[:4])}", splits) if paths else None
+    (path,) = paths
     subsets = _find_subsets(folder, path)
     splits = {find_split_word(subset) or subset: f"{path}#{subset}" for subset in subsets}
     usable = len(splits) == len(subsets) > 0 and "" not in subsets and all(map(_is_split_name, splits))
@@ -53,19 +56,18 @@ def detect(folder: DataFolder) -> FormatEvidence | None:
 
 
 def list_chunks(folder: DataFolder, split: str, source: str, settings: IngestSettings) -> Iterator[Chunk]:
-    """Return the file as one chunk."""
-    if not source:
-        path = _find_file(folder)
-        if path is None:
-            raise InputError(
-                f"{folder.root}: no CVAT annotations for split {split!r}; give the XML file of the export 'CVAT for "
-                "images 1.1'."
-            )
-        source = path
-    path, _ = _split_source(folder, source)
-    if not folder.is_file(path):
-        raise InputError(f"{folder.root}/{path}: the annotation file of split {split!r} does not exist.")
-    yield Chunk(split, source)
+    """Return each file as one chunk."""
+    sources = [source] if source else _find_files(folder)
+    if not sources:
+        raise InputError(
+            f"{folder.root}: no CVAT annotations for split {split!r}; give the XML file of the export 'CVAT for "
+            "images 1.1'."
+        )
+    for each in sources:
+        path, _ = _split_source(folder, each)
+        if not folder.is_file(path):
+            raise InputError(f"{folder.root}/{path}: the annotation file of split {split!r} does not exist.")
+        yield Chunk(split, each)
 
 
 def read_chunk(folder: DataFolder, chunk: Chunk, settings: IngestSettings) -> Iterator[SourceItem]:
@@ -104,8 +106,9 @@ class _ImageReader:
 
     def __init__(self, folder: DataFolder, chunk: Chunk, path: str, settings: IngestSettings) -> None:
         self._folder, self._chunk, self._path = folder, Chunk(chunk.split, path), path
-        usual = DEFAULT_IMAGES_DIR if folder.is_folder(DEFAULT_IMAGES_DIR) else ""
-        self._images_dir = settings.images_dir or usual
+        beside = posixpath.dirname(path)
+        usual = posixpath.join(beside, DEFAULT_IMAGES_DIR)
+        self._images_dir = settings.images_dir or (usual if folder.is_folder(usual) else beside)
         self._with_masks = settings.masks
         self.where = f"{folder.root}/{path}"
         self.num_seen = 0
@@ -293,16 +296,14 @@ def _split_source(folder: DataFolder, source: str) -> tuple[str, str | None]:
     return path, subset
 
 
-def _find_file(folder: DataFolder) -> str | None:
-    """Return annotations.xml or the only XML file at the top, if its root is CVAT's."""
-    if folder.is_file(ANNOTATIONS_FILE):
-        path = ANNOTATIONS_FILE
-    else:
-        paths = folder.list_files("", (".xml",))
-        if len(paths) != 1:
-            return None
-        path = paths[0]
-    return path if has_root(folder, path, _ROOT) else None
+def _find_files(folder: DataFolder) -> list[str]:
+    """Return the XML files with CVAT's root at the top, or else in its folders: exports of several jobs or tasks."""
+    for parts in ([""], folder.list_folders()):
+        paths = [path for part in parts for path in folder.list_files(part, (".xml",))]
+        named = [path for path in paths if posixpath.basename(path) == ANNOTATIONS_FILE] or paths
+        if any(has_root(folder, path, _ROOT) for path in named[:_MAX_FILES]):
+            return [path for path in named if has_root(folder, path, _ROOT)]
+    return []
 
 
 def _find_subsets(folder: DataFolder, path: str) -> list[str]:

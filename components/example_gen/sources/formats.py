@@ -28,6 +28,7 @@ from detloom.components.example_gen.sources import (
 from detloom.components.example_gen.sources.layout import IMAGE_SUFFIXES
 from detloom.components.example_gen.sources.name_index import with_image
 from detloom.components.example_gen.sources.source_record import Chunk, FormatEvidence, SourceItem, SourceRecord
+from detloom.components.example_gen.sources.unknown_files import describe_unknown
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.data import IngestSettings
 
@@ -35,7 +36,19 @@ AUTO = "auto"  # format that requests detection
 CSV = "csv"  # often made from VOC or into TFRecords, so these take precedence
 UNLABELLED = "images"  # a labelled folder also matches this format, so labelled formats take precedence
 # Suffixes of files that may contain labels in an unknown form; .txt is checked separately.
-_LABEL_SUFFIXES = (".xml", ".json", ".jsonl", ".csv", ".tsv", ".parquet", ".mat", ".tfrecord", ".record")
+_LABEL_SUFFIXES = (
+    ".xml",
+    ".json",
+    ".jsonl",
+    ".ndjson",
+    ".manifest",
+    ".csv",
+    ".tsv",
+    ".parquet",
+    ".mat",
+    ".tfrecord",
+    ".record",
+)
 _LABEL_WORDS = ("label", "annot")
 
 
@@ -133,9 +146,11 @@ def detect_format(folder: DataFolder) -> tuple[str, FormatEvidence]:
     if not folder.is_folder(""):
         raise InputError(f"{folder.root}: the folder does not exist; give the folder with the data set.")
     looked_for = "; ".join(f"{name}: {known.DESCRIPTION}" for name, known in FORMATS.items())
+    label = _find_label_like(folder)
+    named = f"; {label} is of an unknown format{describe_unknown(folder, label)}" if label else ""
     raise InputError(
-        f"{folder.root}: no format is recognised; looked for {looked_for}. Check the folder, or choose by --format or "
-        "data.format."
+        f"{folder.root}: no format is recognised{named}; looked for {looked_for}. Check the folder, or choose by "
+        "--format or data.format."
     )
 
 
@@ -150,7 +165,8 @@ def _check_has_no_labels(folder: DataFolder, images: FormatEvidence) -> None:
     if label:
         looked_for = "; ".join(f"{name}: {known.DESCRIPTION}" for name, known in FORMATS.items() if name != UNLABELLED)
         raise InputError(
-            f"{folder.root}: contains {images.sentence}, and {label}, which may contain labels of an unknown format; "
+            f"{folder.root}: contains {images.sentence}, and {label}, which may contain labels of an unknown format"
+            f"{describe_unknown(folder, label)}; "
             f"looked for {looked_for}. Choose with --format or data.format; for images without labels, use "
             f"{UNLABELLED} (--format {UNLABELLED})."
         )

@@ -27,8 +27,7 @@ from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.data import IngestSettings
 
 _HEAD_BYTES = 64 * 1024  # read of a file to detect its format
-_MAX_FILES = 20  # files opened in one folder for it; LabelMe has one for each image
-_MAX_OPENED = 200
+_MAX_FILES = 5  # files of a folder of which one must match; other formats have a file for each image
 _MAX_ROW_BYTES = 1 << 17  # VIA has a polygon in one row; Python's csv reads at most this in one value
 
 
@@ -134,9 +133,12 @@ class EntryFormat:
                 yield "", ImageRows(name, (read_payload(payload) for _, payload in items))
 
     def _find_files(self, folder: DataFolder) -> list[str]:
-        parts = ("", *folder.list_folders())
-        paths = (path for part in parts for path in folder.list_files(part, (".json", ".csv"))[:_MAX_FILES])
-        return [path for path in itertools.islice(paths, _MAX_OPENED) if self._is_match(folder, path)]
+        found: list[str] = []
+        for part in ("", *folder.list_folders()):
+            paths = folder.list_files(part, (".json", ".csv"))
+            first = next((path for path in paths[:_MAX_FILES] if self._is_match(folder, path)), None)
+            found += [path for path in paths if first and self._is_match(folder, path)]
+        return found
 
     def _is_match(self, folder: DataFolder, path: str) -> bool:
         try:

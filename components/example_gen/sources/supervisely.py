@@ -91,7 +91,7 @@ def _read_object(item: Any, with_masks: bool) -> list[SourceObject] | str:
         raise unreadable(f"'classTitle' must be text, got {show(title)}")
     exterior = read_points(points.get("exterior")) if isinstance(points, dict) else None
     mask = None
-    if kind == "bitmap":
+    if kind in ("bitmap", "alpha_mask"):
         box = _read_bitmap(values.get("bitmap"))
     elif kind == "rectangle" and exterior and len(exterior) == 2:
         box = bounding_box(*zip(*exterior, strict=True))

@@ -1,7 +1,7 @@
 """Read VGG Image Annotator (VIA) 1 and 2: JSON of annotations or of a project, or CSV; shapes in pixels.
 
-The class of a region is its attribute `label`, `class`, `name`, `type`, `category` or `object`, or its only one; of a
-checkbox the checked options. Without attributes it is the only one of `classes`. Points and open lines are left out.
+The class of a region is its attribute `label`, `class`, `name`, `type`, `category` or `object`, or the value of all; of
+a checkbox the checked options. Without attributes it is the only one of `classes`. Points and open lines are left out.
 """
 
 from typing import Any
@@ -29,7 +29,7 @@ _COLUMNS = {
 
 
 def _is_json(head: bytes) -> bool:
-    return head.startswith(b"{") and (b'"_via_' in head or b'"regions"' in head)
+    return head.startswith(b"{") and (b'"_via_' in head or (b'"filename"' in head and b'"regions"' in head))
 
 
 def _find_columns(line: str) -> Columns | None:
@@ -61,7 +61,7 @@ def _read_region(region: Any, classes: tuple[str, ...], with_masks: bool) -> lis
     names = _find_classes(attributes, classes)
     if not names or not all(map(is_text, names)):
         raise unreadable(
-            f"no class in {show(attributes)}; name the attribute 'label', or set the only class in `classes`"
+            f"no class in {show(attributes)}; name the attribute 'label', or set the class (--classes or data.classes)"
         )
     box, mask = outline
     return [SourceObject(name, box, mask=mask if with_masks else None) for name in names]
@@ -96,8 +96,9 @@ def _find_classes(attributes: Any, classes: tuple[str, ...]) -> list[str]:
     if not isinstance(attributes, dict) or not attributes:
         return list(classes) if len(classes) == 1 else []
     lower = {str(key).strip().lower(): value for key, value in attributes.items()}
-    only = list(lower.values()) if len(lower) == 1 else [None]
-    value = next((lower[key] for key in _CLASS_ATTRIBUTES if key in lower), only[0])
+    values = list(lower.values())
+    only = values[0] if values.count(values[0]) == len(values) else None
+    value = next((lower[key] for key in _CLASS_ATTRIBUTES if key in lower), only)
     if isinstance(value, dict):
         return [option for option, is_checked in value.items() if is_checked is True]
     return [str(value).strip()] if isinstance(value, str | int) else []

@@ -86,6 +86,12 @@ LAYOUTS = {
         {"image_2/b.png": "", "label_2/a.txt": "\n", "label_2/b.txt": "\r\n" + KITTI_LINE},
         {"": 1},
     ),
+    "CVAT of two jobs": (
+        "cvat",
+        {"job1/annotations.xml": CVAT_XML, "job2/annotations.xml": CVAT_XML.replace("a.jpg", "b.jpg")}
+        | {"job1/images/a.jpg": "", "job2/images/b.jpg": ""},
+        {"": 2},
+    ),
     "CVAT with a version": ("cvat", {"annotations.xml": CVAT_XML, "images/a.jpg": ""}, {"": 1}),
 }
 
@@ -167,7 +173,12 @@ DETECTED = [
     ),
     ("cvat", {"annotations.xml": CVAT_FILE.format("Train", "")}, {}),
     ("cvat", {"job.xml": CVAT_FILE}, {}),
-    ("cvat", {"job.xml": CVAT_FILE, "job2.xml": CVAT_FILE}, None),
+    ("cvat", {"job.xml": CVAT_FILE, "job2.xml": CVAT_FILE}, {}),
+    (
+        "cvat",
+        in_each(("train", "val"), {"annotations.xml": CVAT_FILE, "other.xml": "<a/>"}),
+        {"train": "train/annotations.xml", "val": "val/annotations.xml"},
+    ),
     ("cvat", {"a.xml": "<annotation></annotation>"}, None),
     (
         "tfrecord",
@@ -192,7 +203,7 @@ DETECTED = [
     ("csv", {"a.csv": "ImageID,LabelName,XMin,XMax,YMin,YMax", "b.csv": "name,age,a.jpg", "c.csv": ""}, None),
     (
         "via",
-        in_each(("train", "val"), {"via_region_data.json": '{"a": {"regions": []}}'}),
+        in_each(("train", "val"), {"via_region_data.json": '{"a": {"filename": "a", "regions": []}}'}),
         {
             "train": "train/via_region_data.json",
             "val": "val/via_region_data.json",
@@ -253,6 +264,29 @@ def test_images_beside_possible_labels_are_not_detected_as_unlabelled(tmp_path, 
     folder = write(tmp_path, {"a.jpg": "", "b/c.jpg": "", label: "x"})
     message = rf"a\.jpg, and {label}, .*--format images"
     with pytest.raises(InputError, match=message):
+        formats.detect_format(folder)
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "meaning"),
+    [
+        ("a.json", '{"project": {}, "file": {"1": {"fname": "a.jpg"}}}', "VIA 3"),
+        ("a.ndjson", '{"data_row": {"id": "x"}}', "Labelbox"),
+        ("a.json", '{"version": "2.0", "item": {"name": "a.jpg", "slots": []}}', "V7"),
+        ("a.json", '[{"name": "a.jpg", "labels": [{"category": "car", "box2d": {"x1": 1}}]}]', "BDD100K"),
+        ("a.json", '{"asset": {"format": "jpg"}, "regions": 1}', "VoTT"),
+        ("a.manifest", '{"source-ref": "s3://b/a.jpg"}', "SageMaker"),
+        ("metadata.jsonl", '{"file_name": "a.jpg", "objects": {"bbox": []}}', "Hugging Face"),
+        ("a.csv", "TRAIN,gs://b/a.jpg,cat,0.1,0.1,,,0.3,0.3,,", "AutoML"),
+        ("a.csv", "image_id,width,height,bbox,source\n", "column `bbox`"),
+        ("Label/a.txt", "Alarm clock 1.0 2.0 3.0 4.0\n", "OIDv4"),
+        ("labelTxt/a.txt", "imagesource:x\n1 2 3 4 5 6 7 8 car 0\n", "DOTA"),
+        ("a.mat", "MATLAB", "MATLAB"),
+    ],
+)
+def test_files_of_other_tools_are_named_with_a_way_to_convert_them(tmp_path, path, text, meaning):
+    folder = write(tmp_path, {"images/a.jpg": "", path: text})
+    with pytest.raises(InputError, match=rf"{path}.*looks like .*{meaning}"):
         formats.detect_format(folder)
 
 
