@@ -12,6 +12,7 @@ from detloom.components.example_gen.sources.csv_rows import Columns, split_line
 from detloom.components.example_gen.sources.image_entries import EntryFormat, ImageEntry, ImageRows, image_name
 from detloom.components.example_gen.sources.json_values import is_text, show
 from detloom.components.example_gen.sources.layout import IMAGE_SUFFIXES
+from detloom.components.example_gen.sources.shapes import read_hw
 from detloom.components.example_gen.sources.source_record import SourceObject
 from detloom.schemas.run_file.data import IngestSettings
 
@@ -42,18 +43,21 @@ def _find_columns(line: str) -> Columns | None:
         return tuple(role if role not in roles[:index] else "" for index, role in enumerate(roles)), True
     for order in (_RETINANET, _MAKESENSE):
         row = dict(zip(order, values, strict=False))
-        if len(values) == len(order) and row["image"].lower().endswith(IMAGE_SUFFIXES) and _are_numbers(row):
+        numbers = [value for role, value in row.items() if role not in ("image", "class") and value]
+        if (
+            len(values) == len(order)
+            and row["image"].lower().endswith(IMAGE_SUFFIXES)
+            and None not in map(_number, numbers)
+        ):
             return order, False
     return None
 
 
-def _are_numbers(row: dict[str, str]) -> bool:
+def _number(text: str) -> float | None:
     try:
-        return all(
-            not value or float(value) is not None for role, value in row.items() if role not in ("image", "class")
-        )
+        return float(text)
     except ValueError:
-        return False
+        return None
 
 
 def _read_entry(element: ImageRows, settings: IngestSettings) -> ImageEntry:
@@ -61,26 +65,18 @@ def _read_entry(element: ImageRows, settings: IngestSettings) -> ImageEntry:
     roles = _CORNERS if "xmin" in first[1] else _SIZED
     rows = itertools.chain([first], element.rows)
     boxes = ((place, row) for place, row in rows if any(row[role].strip() for role in roles))
-    return ImageEntry((image_name(element.image),), boxes, lambda row: [_read_box(row, roles)], _read_hw(first[1]))
+    hw = read_hw(*(_number(first[1].get(side, "")) for side in ("height", "width")))
+    return ImageEntry((image_name(element.image),), boxes, lambda row: [_read_box(row, roles)], hw)
 
 
 def _read_box(row: dict[str, str], roles: tuple[str, ...]) -> SourceObject:
-    name = row["class"].strip()
-    try:
-        x, y, right, bottom = (float(row[role]) for role in roles)
-    except ValueError:
-        raise unreadable(f"{', '.join(roles)} must be numbers, got {show([row[role] for role in roles])}") from None
-    if not is_text(name):
-        raise unreadable(f"the class must be text, got {show(name)}")
+    name, numbers = row["class"].strip(), [number for role in roles if (number := _number(row[role])) is not None]
+    if len(numbers) < 4 or not is_text(name):
+        raise unreadable(
+            f"the class must be text, {', '.join(roles)} numbers, got {show([name, *map(row.get, roles)])}"
+        )
+    x, y, right, bottom = numbers
     return SourceObject(name, (x, y, right, bottom) if roles == _CORNERS else (x, y, x + right, y + bottom))
-
-
-def _read_hw(row: dict[str, str]) -> tuple[int, int] | None:
-    try:
-        height, width = (int(float(row.get(role, ""))) for role in ("height", "width"))
-    except (ValueError, OverflowError):
-        return None
-    return (height, width) if height > 0 and width > 0 else None
 
 
 FORMAT = EntryFormat(

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from detloom.components.example_gen.data_folder import DataFolder, SourceError, join_inside
+from detloom.components.example_gen.sources.image_entries import ImageEntry, read_record
 from detloom.components.example_gen.sources.json_values import show
 from detloom.components.example_gen.sources.layout import find_split_word, name_splits
 from detloom.components.example_gen.sources.shapes import Box, box_around_ellipse, box_at
@@ -24,7 +25,6 @@ from detloom.components.example_gen.sources.source_record import (
     SourceClass,
     SourceItem,
     SourceObject,
-    SourceRecord,
     bounding_box,
 )
 from detloom.components.example_gen.sources.xml_file import has_root, stream_children
@@ -121,22 +121,11 @@ class _ImageReader:
             detail = f"image {number}: the attribute name is missing or empty"
             yield self._chunk.reject_record(Reason.UNREADABLE_ANNOTATION, f"#{number}", detail, num_boxes=num_boxes)
             return
-        key = posixpath.splitext(name)[0]
-        image_path = self._find_image(name, image.get("subset") or "")
-        objects = []
         image_hw = _read_hw(image)
-        left_out: dict[str, int] = {}
-        for index, shape in enumerate(image):
-            if shape.tag in _MARKS:
-                left_out[shape.tag] = left_out.get(shape.tag, 0) + 1
-                continue
-            try:
-                objects.append(self._read_shape(shape, image_hw))
-            except SourceError as error:
-                yield self._chunk.reject_box(error.reason, key, f"image {number}, shape {index}: {error}")
-        yield SourceRecord(
-            self._chunk.split, key, image_path, self._path, image_hw, tuple(objects), left_out=tuple(left_out.items())
-        )
+        shapes = ((f"shape {index}", shape) for index, shape in enumerate(image))
+        entry = ImageEntry((name,), shapes, lambda shape: self._read_shape(shape, image_hw), image_hw)
+        image_path = self._find_image(name, image.get("subset") or "")
+        yield from read_record(self._chunk, posixpath.splitext(name)[0], image_path, entry, f"image {number}, ")
 
     def _find_image(self, name: str, subset: str) -> str:
         """Return the image's path; newer exports put the images of a subset into a folder with its name."""
@@ -146,12 +135,10 @@ class _ImageReader:
         below = join_inside(posixpath.join(self._images_dir, subset), name)
         return below if below is not None and self._folder.is_file(below) else plain
 
-    def _read_shape(self, shape: Any, image_hw: tuple[int, int] | None) -> SourceObject:
-        """Return the object of a shape.
-
-        Raises:
-            SourceError: with the reason if it is invalid.
-        """
+    def _read_shape(self, shape: Any, image_hw: tuple[int, int] | None) -> list[SourceObject] | str:
+        """Return the object of a shape, or the kind of a mark; raise a SourceError if it is invalid."""
+        if shape.tag in _MARKS:
+            return str(shape.tag)
         name = (shape.get("label") or "").strip()
         if not name:
             raise _bad(f"<{shape.tag:.40}>: the attribute label is missing or empty")
@@ -160,14 +147,9 @@ class _ImageReader:
             (attribute.get("name") or "").strip().lower(): (attribute.text or "").strip().lower() in ("true", "1")
             for attribute in shape.iterchildren("attribute")
         }
-        return SourceObject(
-            class_name=name,
-            box_xyxy=box,
-            difficult=flags.get("difficult", False),
-            truncated=flags.get("truncated", False),
-            is_crowd=flags.get("is_crowd", False) or flags.get("iscrowd", False),
-            mask=mask,
-        )
+        difficult, truncated = flags.get("difficult", False), flags.get("truncated", False)
+        is_crowd = flags.get("is_crowd", False) or flags.get("iscrowd", False)
+        return [SourceObject(name, box, difficult, truncated, is_crowd, mask=mask)]
 
     def _read_outline(self, shape: Any, name: str, image_hw: tuple[int, int] | None) -> tuple[Box, Any]:
         """Return the box, and the mask if it is requested and the shape has one."""

@@ -272,7 +272,7 @@ def test_images_beside_possible_labels_are_not_detected_as_unlabelled(tmp_path, 
     [
         ("a.json", '{"project": {}, "file": {"1": {"fname": "a.jpg"}}}', "VIA 3"),
         ("a.ndjson", '{"data_row": {"id": "x"}}', "Labelbox"),
-        ("a.json", '{"version": "2.0", "item": {"name": "a.jpg", "slots": []}}', "V7"),
+        ("a.json", '{"item": {\n"name": "a.jpg",\n"slots": []}}', "V7"),
         ("a.json", '[{"name": "a.jpg", "labels": [{"category": "car", "box2d": {"x1": 1}}]}]', "BDD100K"),
         ("a.json", '{"asset": {"format": "jpg"}, "regions": 1}', "VoTT"),
         ("a.manifest", '{"source-ref": "s3://b/a.jpg"}', "SageMaker"),

@@ -29,6 +29,11 @@ HUGE_FILES = {
     "yolo": ("labels/a.txt", b"0 0.5 0.5 0.1 0.1", b"1", b"\n"),
     "kitti": ("label_2/a.txt", b"Car 0 0 0 1 1 9 9 1 1 1 1 1 1 1", b"1", b"\n"),
     "voc": ("Annotations/a.xml", b"<annotation><filename>", b"a", b"</filename></annotation>"),
+    "csv": ("a.csv", b"filename,class,xmin,ymin,xmax,ymax\n", b"a", b",cat,0,0,1,1\n"),
+    "via": ("a.json", b'{"a": {"filename": "', b"a", b'", "regions": []}}'),
+    "label_studio": ("a.json", b'[{"annotations": [{"result": []}], "data": {"image": "', b"a", b'"}}]'),
+    "createml": ("a.json", b'[{"annotations": [], "image": "', b"a", b'"}]'),
+    "supervisely": ("ann/a.json", b'{"objects": [{"classTitle": "', b"a", b'"}]}'),
 }
 CHILD = """
     import json, resource, sys
@@ -58,7 +63,7 @@ CHILD = """
 """
 
 
-@pytest.mark.nightly  # nine files of 200 MB in a subprocess
+@pytest.mark.nightly  # fourteen files of 200 MB in a subprocess
 def test_memory_is_bounded_for_any_file_content(tmp_path):
     bomb = png_of_size(20_000, 20_000, zlib.compress(bytes(20_001 * 20_000), 9))
     jobs = []

@@ -214,7 +214,7 @@ DAMAGE = [
         "csv",
         {"a.csv": TF_HEADER + "a.jpg,60,40,cat,1,2,x,6\n"},
         "box",
-        "line 2: xmin, ymin, xmax, ymax must be numbers",
+        "line 2: the class must be text, xmin, ymin, xmax, ymax numbers",
     ),
     ("csv", {"a.csv": TF_HEADER + "a.jpg,60,40,,1,2,3,6\n"}, "box", "line 2: the class"),
     ("csv", {"a.csv": TF_HEADER + "a.jpg,60,40,cat\n"}, "box", "line 2: must have 8 values, got 4"),
