@@ -49,6 +49,8 @@ class PushFolder:
                 check_held = stack.enter_context(lock)
             except OSError as error:
                 raise InputError(f"{self.address}: models cannot be pushed here ({_reason(error)}).") from None
+            if (self.path / RECORD_FILE).is_symlink():
+                raise InputError(f"{self.path / RECORD_FILE}: is a link, which a push would write to; remove it.")
             yield check_held
 
     def names(self) -> list[str]:

@@ -16,9 +16,8 @@ _LAST_PORT = 65535
 )
 @click.option(
     "--host",
-    default="localhost",
-    show_default=True,
-    help="Name or IP address under which trainers reach this machine.",
+    required=True,
+    help="Name or IP address under which trainers reach this machine. TensorFlow listens on all of its addresses.",
 )
 @click.option(
     "--port",
@@ -48,6 +47,11 @@ def data_service(host: str, port: int, worker_port: int | None) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     server = DataServer(host, port, worker_port or port + 1)
+    click.echo(
+        f"warning: ports {port} and {worker_port or port + 1} are open on all network interfaces, without a password; "
+        "who reaches them can read and write files as this user. Admit only the trainers (firewall).",
+        err=True,
+    )
     click.echo(f"Makes training batches; name it to trainers with {SERVERS_VARIABLE}={host}:{port}. Stop with Ctrl-C.")
     stop.wait()
     del server

@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import signal
 from pathlib import Path
 
 import click
@@ -13,7 +14,8 @@ from detloom.pipelines.serving.request_limits import DEFAULT_MAX_REQUEST_MB
 from detloom.schemas.errors import InputError
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_LAST_CALL_SECONDS = 10.0  # to finish the current call of the model at the end
+_LAST_CALLS_SECONDS = 10.0  # to answer the requests that were accepted
+_LAST_CALL_SECONDS = 10.0  # to finish the current call of the model after that
 
 
 @command(
@@ -68,8 +70,10 @@ def serve(model: Path | str, host: str, port: int, name: str, max_request_mb: fl
     click.echo("Not a production server. Stop it with Ctrl-C.")
     if not server.is_local:
         click.echo(f"warning: everyone who can reach {server.url} can use it without a password.", err=True)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with contextlib.suppress(KeyboardInterrupt):
         server.serve_forever()
     server.server_close()
+    server.wait_until_answered(_LAST_CALLS_SECONDS)
     served.wait_until_idle(_LAST_CALL_SECONDS)
     click.echo("Stopped.", err=True)

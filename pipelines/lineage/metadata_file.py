@@ -11,6 +11,12 @@ from detloom.schemas.reading.redact import escape
 METADATA_FILE = "metadata.sqlite"  # in a workspace
 CODE_FOLDER = "code"  # in a workspace
 _LOCK_SECONDS = 5.0
+# Rows for which each query of ML Metadata fails that meets them.
+_EMPTY_PROPERTIES = " UNION ALL ".join(
+    f"SELECT 1 FROM {table}Property WHERE COALESCE(int_value, double_value, string_value, byte_value, proto_value, "  # noqa: S608
+    "bool_value) IS NULL"
+    for table in ("Artifact", "Execution", "Context")
+)
 _ADVICE = (
     "move it away to start with an empty history (finished steps run again; pushed models stay), or restore it from a "
     "backup"
@@ -41,6 +47,8 @@ def check_metadata_file(path: Path, *, is_written: bool) -> None:
         with contextlib.closing(connection) as database:
             database.execute("BEGIN IMMEDIATE" if is_written else "BEGIN")  # the first takes the lock of a writer
             (result,) = database.execute("PRAGMA quick_check(1)").fetchone()
+            with contextlib.suppress(sqlite3.OperationalError):  # no such table or column, in another version
+                result = "a property without a value" if database.execute(_EMPTY_PROPERTIES).fetchone() else result
             database.execute("ROLLBACK")
     except sqlite3.OperationalError as error:  # locked, or not writable
         raise InputError(

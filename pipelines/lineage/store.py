@@ -28,14 +28,7 @@ class LineageStore:
                 f"{name}: no such file, or an empty one; give the --workspace in which the model was trained."
             )
         check_metadata_file(metadata_file, is_written=False)
-        config = pb.ConnectionConfig()
-        config.sqlite.filename_uri = str(metadata_file.absolute())
-        config.sqlite.connection_mode = pb.SqliteMetadataSourceConfig.READONLY
-        try:
-            self._store = mlmd.MetadataStore(config)
-        except (errors.StatusError, RuntimeError) as error:
-            reason = safe_line(str(error).partition("\n")[0])
-            raise InputError(f"{name}: cannot be opened as ML Metadata ({reason}).") from None
+        self._store = open_store(metadata_file)
 
     def models_at(self, uri: str) -> list[pb.Artifact]:
         """Return the Model artifacts at this address."""
@@ -74,6 +67,22 @@ class LineageStore:
             if artifact_id in by_id:
                 by_key.setdefault(key, []).append(by_id[artifact_id])
         return by_key
+
+
+def open_store(metadata_file: Path) -> mlmd.MetadataStore:
+    """Open an existing file for reading.
+
+    Raises:
+        InputError: it was written by another version of ML Metadata, or is incomplete.
+    """
+    config = pb.ConnectionConfig()
+    config.sqlite.filename_uri = str(metadata_file.absolute())
+    config.sqlite.connection_mode = pb.SqliteMetadataSourceConfig.READONLY
+    try:
+        return mlmd.MetadataStore(config)
+    except (errors.StatusError, RuntimeError) as error:
+        reason = safe_line(str(error).partition("\n")[0])
+        raise InputError(f"{safe_line(str(metadata_file))}: cannot be opened as ML Metadata ({reason}).") from None
 
 
 def custom_property(thing: pb.Artifact | pb.Execution | None, name: str) -> Any:

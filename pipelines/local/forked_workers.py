@@ -21,6 +21,7 @@ import tempfile
 import threading
 import time
 import traceback
+import types
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -57,8 +58,26 @@ def build_runner() -> Any:
     from apache_beam.runners.portability.fn_api_runner import FnApiRunner
     from apache_beam.transforms.environments import SubprocessSDKEnvironment
 
+    _listen_on_this_machine_only()
     command = _start_server()
     return FnApiRunner(SubprocessSDKEnvironment.from_command_string(command)) if command else None
+
+
+@functools.cache
+def _listen_on_this_machine_only() -> None:
+    """Bind the ports between Beam and its workers, which have no password, to loopback; Beam binds all interfaces."""
+    import grpc
+    from apache_beam.runners.portability import local_job_service
+    from apache_beam.runners.portability.fn_api_runner import worker_handlers
+
+    def make_server(*arguments: Any, **options: Any) -> Any:
+        server = grpc.server(*arguments, **options)
+        add_port = server.add_insecure_port
+        server.add_insecure_port = lambda address: add_port(address.replace("[::]:", "127.0.0.1:"))
+        return server
+
+    for module in (worker_handlers, local_job_service):
+        module.grpc = types.SimpleNamespace(**{**vars(grpc), "server": make_server})
 
 
 @functools.cache

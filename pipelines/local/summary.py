@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import ml_metadata as mlmd
 from ml_metadata.proto import metadata_store_pb2 as pb
 from tensorflow_metadata.proto.v0 import anomalies_pb2
 
@@ -23,6 +22,7 @@ from detloom.components.pusher.endpoint import is_endpoint
 from detloom.components.pusher.push import list_versions
 from detloom.components.storage.storage import is_address, open_storage
 from detloom.pipelines.lineage.metadata_file import METADATA_FILE
+from detloom.pipelines.lineage.store import open_store
 from detloom.pipelines.local.console import format_next, format_table
 from detloom.schemas.contracts.rejects import REJECTS_FILE, REPORT_FILE
 from detloom.schemas.reading.format_duration import format_duration
@@ -64,7 +64,7 @@ def find_latest_run(metadata_file: Path) -> int:
     """Return the id of the newest pipeline run; 0 without any. Ids increase, even if the clock is moved back."""
     if not metadata_file.is_file() or not metadata_file.stat().st_size:
         return 0
-    return max((int(run.id) for run in _open_store(metadata_file).get_contexts_by_type("pipeline_run")), default=0)
+    return max((int(run.id) for run in open_store(metadata_file).get_contexts_by_type("pipeline_run")), default=0)
 
 
 def read_latest_run(metadata_file: Path, after_run: int = 0) -> dict[str, NodeRun]:
@@ -76,7 +76,7 @@ def read_latest_run(metadata_file: Path, after_run: int = 0) -> dict[str, NodeRu
     newest = find_latest_run(metadata_file)
     if newest <= after_run:
         return {}
-    store = _open_store(metadata_file)
+    store = open_store(metadata_file)
     nodes = {}
     for execution in sorted(store.get_executions_by_context(newest), key=lambda execution: execution.id):
         node_id = next(
@@ -93,13 +93,6 @@ def read_latest_run(metadata_file: Path, after_run: int = 0) -> dict[str, NodeRu
         outputs = {ids[artifact.id]: artifact for artifact in artifacts}
         nodes[node_id] = NodeRun(node_id, state == pb.Execution.CACHED, state == pb.Execution.FAILED, outputs)
     return nodes
-
-
-def _open_store(metadata_file: Path) -> mlmd.MetadataStore:
-    config = pb.ConnectionConfig()
-    config.sqlite.filename_uri = str(metadata_file)
-    config.sqlite.connection_mode = pb.SqliteMetadataSourceConfig.READONLY
-    return mlmd.MetadataStore(config)
 
 
 def summarize_run(run: RunFile, after_run: int, seconds: float) -> str:

@@ -39,10 +39,30 @@ class ModelServer(socketserver.ThreadingTCPServer):
         """
         self.model, self.page, self.max_request_bytes = model, page, max_request_bytes
         super().__init__((host, port), RequestHandler)
+        self._answering = threading.Condition()
+        self._num_answering = 0
         bound = str(self.server_address[0])
         self.is_local = ipaddress.ip_address(bound).is_loopback
         self.own_names = {"localhost", bound, host.lower()}
         self.url = f"http://{bound}:{self.server_address[1]}"
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._answering:
+            self._num_answering += 1
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            with self._answering:
+                self._num_answering -= 1
+                self._answering.notify_all()
+
+    def wait_until_answered(self, timeout_seconds: float) -> None:
+        """Wait until all requests that were accepted are answered."""
+        with self._answering:
+            self._answering.wait_for(lambda: self._num_answering == 0, timeout_seconds)
 
 
 class RequestHandler(BaseHTTPRequestHandler):

@@ -23,7 +23,7 @@ class Export:
     tflite_calibration_images: int = 100
     """Number of training images that calibrate the value ranges of int8."""
     onnx: bool = False
-    """Write an ONNX file with all boxes and scores; needs `pip install detloom[onnx]`."""
+    """Write an ONNX file with all boxes and scores; needs the extra `onnx` (`docs/export.md`)."""
 
     def __post_init__(self) -> None:
         check(len(set(self.tflite)) == len(self.tflite), "tflite", list(self.tflite), "no duplicates")

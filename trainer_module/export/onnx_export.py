@@ -1,4 +1,4 @@
-"""Export a trained detector as an ONNX file. Needs the packages of `pip install detloom[onnx]`.
+"""Export a trained detector as an ONNX file. Needs the packages of the extra `onnx`.
 
 The model takes images of the network's size, float32 [B, H, W, 3] with colors of 0 to 255, and normalizes them. It
 returns the raw boxes and scores; the caller runs non-maximum suppression. A family without raw outputs returns
@@ -37,7 +37,7 @@ def check_onnx() -> None:
         import tf2onnx  # noqa: F401
     except ImportError as error:
         raise InputError(
-            f"export.onnx: needs tf2onnx and onnxruntime ({error}); pip install 'detloom[onnx]'."
+            f"export.onnx: needs tf2onnx and onnxruntime ({error}); run pip install '.[onnx]' in detloom's checkout."
         ) from None
 
 

@@ -65,7 +65,9 @@ def _describe_tensorflow(error: BaseException, arguments: Iterable[str]) -> str 
     first_line = without_operation_names(first_line)
     if name == "PermissionDeniedError":
         return f"{hide_secrets(escape(first_line))}; correct this and run the command again."
-    full = name == "ResourceExhaustedError" and _full_places(arguments)  # it also stands for exhausted memory
+    # The error also stands for exhausted memory. A partial file may be deleted by now, so that there is space again.
+    texts = [os.strerror(number) for number in _NO_SPACE]
+    full = name == "ResourceExhaustedError" and (any(text in first_line for text in texts) or _full_places(arguments))
     return _no_space(hide_secrets(escape(first_line)), arguments) if full else None
 
 

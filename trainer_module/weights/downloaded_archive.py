@@ -5,6 +5,7 @@ new folder, and sizes are bounded before anything is read. An entry of the cache
 process leaves no incomplete one, and one process at a time downloads an address.
 """
 
+import concurrent.futures
 import contextlib
 import gzip
 import hashlib
@@ -14,13 +15,14 @@ import os
 import re
 import shutil
 import tarfile
+import threading
 import time
 import urllib.error
 import urllib.request
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, BinaryIO
+from typing import IO, Any, BinaryIO, TypeVar
 
 import detloom
 from detloom.schemas.errors import InputError
@@ -45,6 +47,7 @@ _SAVED_MODEL_VARIABLES = re.compile(r"(.*/)?variables/variables\.[^/]*")
 _DAMAGE = (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError, ValueError, OverflowError, RecursionError)
 _MAX_LISTED = 8  # names in a message
 _LOGGER = logging.getLogger("detloom")
+T = TypeVar("T")
 
 
 class _BadArchiveError(Exception):
@@ -119,7 +122,7 @@ def _make_entry(address: ArchiveAddress, entry: Path, by_hand: Path) -> None:
         archive = by_hand if by_hand.exists() else work / "archive"
         if archive != by_hand:
             with archive.open("wb") as file:
-                _download(address, file)
+                _in_time(MAX_SECONDS, lambda: _download(address, file))
         _check_hash(archive, address.sha256)
         _unpack(archive, work / "unpacked")
         _find_checkpoint(work / "unpacked")
@@ -186,6 +189,29 @@ def _download(address: ArchiveAddress, file: BinaryIO) -> None:
         raise _DownloadError(f"the connection ended after {num_bytes:,} of {total:,} bytes; try again")
 
 
+def _in_time(seconds: float, function: Callable[[], T]) -> T:
+    """Call a function in a thread and return its result; a server that sends a byte now and then never stalls a socket.
+
+    Raises:
+        _DownloadError: it takes longer; the thread then ends with the process.
+    """
+    result: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+    def call() -> None:
+        try:
+            result.set_result(function())
+        except BaseException as error:
+            result.set_exception(error)
+
+    threading.Thread(target=call, daemon=True).start()
+    try:
+        return result.result(seconds)
+    except concurrent.futures.TimeoutError:
+        if result.done():  # the function's own error
+            raise
+        raise _DownloadError(f"the server took more than {seconds:g} s") from None
+
+
 def _open(address: ArchiveAddress) -> http.client.HTTPResponse:
     opener = urllib.request.OpenerDirector()  # without the handlers of file:, ftp: and data:
     for handler in (
@@ -199,7 +225,9 @@ def _open(address: ArchiveAddress) -> http.client.HTTPResponse:
         opener.add_handler(handler)
     request = urllib.request.Request(address.url, headers={"User-Agent": f"detloom/{detloom.__version__}"})  # noqa: S310
     try:
-        response: http.client.HTTPResponse = opener.open(request, timeout=STALL_SECONDS)
+        response: http.client.HTTPResponse = _in_time(
+            2 * STALL_SECONDS, lambda: opener.open(request, timeout=STALL_SECONDS)
+        )
     except urllib.error.HTTPError as error:
         error.close()
         raise _DownloadError(f"the server responded {error.code} {redact(str(error.reason))}") from None

@@ -91,11 +91,12 @@ def test_version_is_as_readable_as_the_push_folder_with_any_umask(model, tmp_pat
 
 
 @pytest.mark.reliability("hostile input", "push")
-def test_lock_file_that_is_a_link_is_refused(model, tmp_path):
+@pytest.mark.parametrize("name", [".push.lock", RECORD_FILE])
+def test_lock_file_or_record_that_is_a_link_is_refused(name, model, tmp_path):
     (tmp_path / "serving").mkdir()
     (tmp_path / "precious").write_text("precious")
-    (tmp_path / "serving" / ".push.lock").symlink_to(tmp_path / "precious")
-    with pytest.raises(InputError, match=r"serving/\.push\.lock"):
+    (tmp_path / "serving" / name).symlink_to(tmp_path / "precious")
+    with pytest.raises(InputError, match=f"serving/{name}"):
         push(model, tmp_path / "serving", 1.0)
     assert (tmp_path / "precious").read_text() == "precious"
 

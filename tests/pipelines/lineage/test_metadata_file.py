@@ -40,6 +40,11 @@ def flip_pages(path):
     path.write_bytes(data)
 
 
+def empty_a_property(path):
+    with sqlite3.connect(path) as database:
+        database.execute("INSERT INTO ContextProperty (context_id, name, is_custom_property) VALUES (1, 'x', 1)")
+
+
 def replace_by_folder(path):
     path.unlink()
     path.mkdir()
@@ -47,7 +52,7 @@ def replace_by_folder(path):
 
 @pytest.mark.reliability("torn file", "metadata")
 @pytest.mark.parametrize("is_written", [True, False])
-@pytest.mark.parametrize("damage", [write_garbage, truncate, flip_pages, replace_by_folder])
+@pytest.mark.parametrize("damage", [write_garbage, truncate, flip_pages, empty_a_property, replace_by_folder])
 def test_damage_is_one_sentence_with_the_path(path, damage, is_written):
     damage(path)
     with pytest.raises(InputError) as error:

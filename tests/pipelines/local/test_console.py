@@ -72,7 +72,7 @@ def print_cases():
     yield "validate", lambda: print(format_checks(report))
 
 
-@pytest.mark.reliability("hostile input", "terminal")
+@pytest.mark.reliability("hostile input", "ingest")
 @pytest.mark.parametrize("show", [pytest.param(show, id=name) for name, show in print_cases()])
 def test_names_from_data_neither_control_the_terminal_nor_start_a_line(show, capsys):
     show()

@@ -2,6 +2,7 @@ import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -64,6 +65,21 @@ def test_an_error_of_a_forked_worker_fails_the_pipeline(tmp_path):
     done = subprocess.run([sys.executable, "-c", _SQUARES, tmp_path, "3"], capture_output=True, text=True)
     assert done.returncode != 0
     assert "number refused" in done.stderr
+
+
+def test_ports_for_workers_are_bound_to_this_machine(monkeypatch):
+    from apache_beam.runners.portability import local_job_service
+    from apache_beam.runners.portability.fn_api_runner import worker_handlers
+
+    bound = []
+    fake = SimpleNamespace(add_insecure_port=lambda address: bound.append(address) or 1)
+    monkeypatch.setattr("grpc.server", lambda *_, **__: fake)
+    for module in (worker_handlers, local_job_service):
+        monkeypatch.setattr(module, "grpc", module.grpc)
+    forked_workers._listen_on_this_machine_only.__wrapped__()
+    for module in (worker_handlers, local_job_service):
+        module.grpc.server().add_insecure_port("[::]:0")
+    assert set(bound) == {"127.0.0.1:0"}
 
 
 def _is_running(process: int) -> bool:

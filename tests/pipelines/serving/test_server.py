@@ -4,6 +4,7 @@ import re
 import socket
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -188,6 +189,25 @@ def test_simultaneous_requests_get_their_own_answers(ask, encoded):
     for thread in threads:
         thread.join()
     assert [(status, answer) for status, _, answer in answers] == [(200, expected)] * 8
+
+
+@pytest.mark.reliability("kill", "serve")
+def test_the_end_waits_for_requests_that_are_being_answered(ask, server, encoded, monkeypatch):
+    answer_now, answers = threading.Event(), []
+    monkeypatch.setattr(server.model, "predict", lambda body: answer_now.wait(60) and {"predictions": []})
+    threads = [threading.Thread(target=lambda: answers.append(ask("POST", PREDICT, {}))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    while server._num_answering < 3:
+        time.sleep(0.01)
+    server.wait_until_answered(0.01)
+    assert answers == []
+    answer_now.set()
+    server.wait_until_answered(60)
+    assert server._num_answering == 0
+    for thread in threads:
+        thread.join()
+    assert [status for status, _, _ in answers] == [200] * 3
 
 
 def test_internal_error_is_reported_and_logged(ask, server, monkeypatch):

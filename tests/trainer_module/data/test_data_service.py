@@ -116,7 +116,7 @@ def test_the_ports_have_to_differ(free_ports):
 
 @pytest.mark.parametrize("arguments", [["--port", "65535"], ["--port", "0"], ["--worker-port", "65536"]])
 def test_a_port_out_of_range_is_refused(arguments):
-    result = CliRunner().invoke(cli, ["data-service", *arguments])
+    result = CliRunner().invoke(cli, ["data-service", "--host", "data-0", *arguments])
     assert (result.exit_code, "is not in the range" in result.output) == (2, True)
 
 

@@ -68,6 +68,8 @@ def test_errors_of_tensorflow(full_disk, monkeypatch):
     assert "/data/a" in describe_system_error(tf.errors.PermissionDeniedError(None, None, "/data/a; Permission denied"))
     assert describe_system_error(tf.errors.InvalidArgumentError(None, None, "shapes")) is None
     monkeypatch.undo()
+    # The partial file was deleted, and the disk has space again.
+    assert describe_system_error(full).startswith("/data/ckpt-0; No space left on device; free some space")
     assert describe_system_error(tf.errors.ResourceExhaustedError(None, None, "memory of a GPU"), ["."]) is None
 
 

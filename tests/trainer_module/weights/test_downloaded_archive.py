@@ -274,12 +274,19 @@ def drip(request: BaseHTTPRequestHandler, ended: threading.Event) -> None:
         request.wfile.write(b"x")
 
 
+def drip_headers(request: BaseHTTPRequestHandler, ended: threading.Event) -> None:
+    request.wfile.write(b"HTTP/1.1 200 OK\r\nX: ")
+    while not ended.wait(0.02):
+        request.wfile.write(b"x")
+
+
 @pytest.mark.parametrize(
     ("respond", "setting", "seconds", "message"),
     [
         (stall, "STALL_SECONDS", 0.1, "the server sent nothing for 0.1 s"),
         (send_nothing, "STALL_SECONDS", 0.1, "the server sent nothing for 0.1 s"),
-        (drip, "MAX_SECONDS", 0.05, "it took more than 0.05 s"),
+        (drip, "MAX_SECONDS", 0.05, "took more than 0.05 s"),
+        (drip_headers, "STALL_SECONDS", 0.1, "the server took more than 0.2 s"),
     ],
 )
 def test_a_server_that_is_too_slow(server, cache, monkeypatch, respond, setting, seconds, message):
