@@ -21,6 +21,7 @@ from detloom.components.example_gen.encode_example import (
 from detloom.components.example_gen.image_header import ImageError, ImageHeader, read_image_header
 from detloom.components.example_gen.mask_png import encode_mask_png
 from detloom.components.example_gen.params import ExampleGenParams
+from detloom.components.example_gen.sources.labelme import read_embedded_image
 from detloom.components.example_gen.sources.source_record import LEFT_OUT_CLASS, SourceObject, SourceRecord
 from detloom.schemas.contracts import example_keys as keys
 from detloom.schemas.contracts.rejects import Reason, Reject
@@ -106,6 +107,8 @@ def read_image(record: SourceRecord, folder: DataFolder, max_bytes: int) -> Sour
     Raises:
         SourceError: if that fails.
     """
+    if record.example_at is None and record.image_path.lower().endswith(".json"):
+        return SourceImage(read_embedded_image(folder, record.image_path), record.image_path)
     if record.example_at is None:
         return SourceImage(folder.read_bytes(record.image_path, max_bytes), record.image_path)
     offset, length = record.example_at

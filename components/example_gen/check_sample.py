@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import tensorflow as tf
 
 from detloom.components.example_gen.build_example import BuiltExample
-from detloom.components.example_gen.classes import check_classes, choose_label_map, merge_outcomes
+from detloom.components.example_gen.classes import check_classes, check_units, choose_label_map, merge_outcomes
 from detloom.components.example_gen.data_folder import DataFolder
 from detloom.components.example_gen.ingest import IngestFolders, build_job, find_format
 from detloom.components.example_gen.ingest_job import IngestJob, decode_record, decode_row
@@ -102,6 +102,7 @@ def _check_records(job: IngestJob, report: SampleReport) -> None:
     summary = merge_outcomes(outcomes, job)
     label_map = choose_label_map(summary, job)
     check_classes(summary, job, label_map)
+    check_units(summary, job)
     class_ids = {name: class_id for class_id, name in label_map.names_by_id} if label_map else {}
     report.num_records = sum(outcome.num_in for outcome in outcomes)
     report.num_boxes = sum(outcome.num_boxes_in for outcome in outcomes)

@@ -8,9 +8,14 @@ from typing import Any
 
 from detloom.components.example_gen.ingest_job import IngestJob, SplitCounts
 from detloom.components.example_gen.read_annotations import ReadOutcome
+from detloom.components.example_gen.sources import formats
 from detloom.components.example_gen.sources.source_record import TOO_MANY_CLASSES
 from detloom.schemas.contracts.label_map import LabelMap
+from detloom.schemas.contracts.rejects import Reject
 from detloom.schemas.errors import InputError
+from detloom.schemas.run_file.data import name_setting
+
+_OTHERWISE = f"to go on without such boxes, set {name_setting('unknown_class')} to reject or leave_out."
 
 
 @dataclass
@@ -24,6 +29,8 @@ class ReadSummary:
         declared: id (None if the format has none) and source by class name, in the order of declaration.
         first_use: by class name, the annotation file and record key of its first object.
         first_unknown: file and detail of the first box that a reader rejected for its class.
+        first_reject: file and detail of what was rejected first.
+        boxes_by_split, fractions_by_split: boxes of the records, and those that `ReadOutcome.num_fractions` counts.
     """
 
     num_in: Counter[str] = field(default_factory=Counter)
@@ -33,6 +40,9 @@ class ReadSummary:
     boxes_by_class: Counter[str] = field(default_factory=Counter)
     first_use: dict[str, tuple[str, str]] = field(default_factory=dict)
     first_unknown: tuple[str, str] | None = None
+    first_reject: tuple[str, str] | None = None
+    boxes_by_split: Counter[str] = field(default_factory=Counter)
+    fractions_by_split: Counter[str] = field(default_factory=Counter)
 
     @property
     def all_are_refused(self) -> bool:
@@ -58,11 +68,14 @@ def merge_outcomes(outcomes: Iterable[ReadOutcome], job: IngestJob) -> ReadSumma
             if known_id != class_id:
                 raise InputError(
                     f"{job.root}/{outcome.source}: category {name!r} has id {class_id}, elsewhere {known_id}; "
-                    "make them equal, or list the class names in `classes`."
+                    f"make them equal, or name the classes with {name_setting('classes')}."
                 )
         for name, place in outcome.first_use.items():
             summary.first_use.setdefault(name, place)
         summary.first_unknown = summary.first_unknown or outcome.first_unknown
+        summary.first_reject = summary.first_reject or outcome.first_reject
+        summary.boxes_by_split[outcome.split] += sum(outcome.boxes_by_class.values())
+        summary.fractions_by_split[outcome.split] += outcome.num_fractions
         if len(summary.first_use) > TOO_MANY_CLASSES or len(summary.declared) > TOO_MANY_CLASSES:
             raise InputError(
                 f"{job.root}/{outcome.source}: more than {TOO_MANY_CLASSES} different class names; correct the "
@@ -74,10 +87,10 @@ def merge_outcomes(outcomes: Iterable[ReadOutcome], job: IngestJob) -> ReadSumma
 def choose_label_map(summary: ReadSummary, job: IngestJob) -> LabelMap | None:
     """Return the label map: the given classes, else the data's own ids, its declared order, or the sorted names.
 
-    None for images without labels, and if all records were rejected.
+    None if there is no class.
 
     Raises:
-        InputError: if the ids are invalid, or no class exists.
+        InputError: if the ids are invalid.
     """
     if job.params.classes:
         return LabelMap.from_names(job.params.classes)
@@ -93,11 +106,43 @@ def choose_label_map(summary: ReadSummary, job: IngestJob) -> LabelMap | None:
         return LabelMap.from_names(summary.declared)
     if used:
         return LabelMap.from_names(sorted(used))
-    # if all records were rejected, the report says so with reasons and counts
-    if job.data_format == "images" or summary.all_are_refused:
-        return None
-    sources = ", ".join(source for source in job.sources.values() if source) or "it"
-    raise InputError(f"{job.root}: no labelled object in {sources}; list the class names in `classes`.")
+    return None
+
+
+def check_has_objects(summary: ReadSummary, job: IngestJob, stray: Reject | None, num_stray_boxes: int) -> None:
+    """Raise if no object was read, with the first reason; the report says it if all records were rejected.
+
+    Args:
+        stray: the first label file without an image; all of them have `num_stray_boxes`.
+    """
+    if summary.all_are_refused or sum(summary.boxes_by_class.values()):
+        return
+    first = summary.first_reject or ((stray.file, stray.detail) if stray else None)
+    num_refused = summary.num_boxes_in + num_stray_boxes
+    reason = f"; {num_refused} boxes were rejected; the first reason is {first[0]}: {first[1]}" if first else ""
+    if message := explain_no_objects(job, sum(summary.num_in.values()), reason):
+        raise InputError(message)
+
+
+def explain_no_objects(job: IngestJob, num_images: int, reason: str = "") -> str:
+    """Return the message for labelled data without an object; "" if that is allowed."""
+    if job.data_format == formats.UNLABELLED or job.params.allow_no_objects:
+        return ""
+    label = formats.find_label_like(job.folder(job.subfolders[-1]))
+    looked_for = f"; the labels of {job.data_format} are {formats.FORMATS[job.data_format].DESCRIPTION}; seen: "
+    reason = reason or looked_for + (label or "no file that may be labels")
+    hint = f"If the images show no objects, set {name_setting('allow_no_objects')}."
+    return f"{job.root}: {num_images} images, but no box{reason}. {hint}"
+
+
+def check_units(summary: ReadSummary, job: IngestJob) -> None:
+    """Raise if all boxes of a split, which are in pixels, are inside of one pixel."""
+    for split, number in summary.fractions_by_split.items():
+        if number and number == summary.boxes_by_split[split]:
+            raise InputError(
+                f"{job.root}/{job.sources[split]}: all {number} boxes are inside of 1x1 pixel. They probably are "
+                f"fractions of the image; to read them so, set {name_setting('fractional_boxes')}."
+            )
 
 
 def _from_ids(ids: dict[str, int], source: str, job: IngestJob) -> LabelMap:
@@ -106,12 +151,13 @@ def _from_ids(ids: dict[str, int], source: str, job: IngestJob) -> LabelMap:
         names = sorted(name for name, class_id in ids.items() if class_id == repeated_ids[0])
         raise InputError(
             f"{job.root}/{source}: categories: id {repeated_ids[0]} is used by {', '.join(map(repr, names[:9]))}; "
-            "correct it, or list the class names in `classes`."
+            f"correct it, or name the classes with {name_setting('classes')}."
         )
     try:
         return LabelMap(tuple((class_id, name) for name, class_id in ids.items()))
     except InputError as error:
-        raise InputError(f"{job.root}/{source}: categories: {error} Or list the class names in `classes`.") from None
+        hint = f"Or name the classes with {name_setting('classes')}."
+        raise InputError(f"{job.root}/{source}: categories: {error} {hint}") from None
 
 
 def find_similar_names(names: Iterable[str]) -> list[list[str]]:
@@ -132,13 +178,13 @@ def check_classes(summary: ReadSummary, job: IngestJob, label_map: LabelMap | No
         file, detail = summary.first_unknown
         ids = sorted(class_id for class_id, _ in summary.declared.values() if class_id is not None)
         allowed: list[Any] = ids or list(summary.declared)
-        raise InputError(
-            f"{job.root}/{file}: {detail}, allowed: {allowed[:50]}; correct it, add it "
-            "to the categories, or set unknown_class to 'reject' or 'leave_out'."
+        known_classes = (
+            f", allowed: {allowed[:50]}; correct it, or add it to the classes of the data set" if allowed else ""
         )
+        raise InputError(f"{job.root}/{file}: {detail}{known_classes}; {_OTHERWISE}")
     for name, (file, record_key) in summary.first_use.items():
         if name not in known:
             raise InputError(
                 f"{job.root}/{file}: record {record_key!r} has class {name!r}, allowed: {sorted(known)[:50]}; "
-                "correct it, add it to class_names, or set unknown_class to 'reject' or 'leave_out'."
+                f"correct it, or add it to {name_setting('classes')}; {_OTHERWISE}"
             )

@@ -4,6 +4,7 @@ Local paths and mounts are read with the operating system's calls, buckets (`gs:
 their client, and other addresses with TensorFlow's file systems, which are imported only then.
 """
 
+import codecs
 import contextlib
 import errno
 import functools
@@ -101,12 +102,13 @@ class DataFolder:
             return file.read(length)
 
     def read_text(self, path: str, max_bytes: int) -> str:
-        """Return the content of a UTF-8 file, without a byte order mark."""
+        """Return the content of a UTF-8 file, or of a UTF-16 file with a byte order mark, without the mark."""
         data = self.read_bytes(path, max_bytes)
+        is_utf16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
         try:
-            return data.decode("utf-8-sig")
+            return data.decode("utf-16" if is_utf16 else "utf-8-sig")
         except UnicodeDecodeError as error:
-            detail = f"not UTF-8: byte {data[error.start]:#04x} at {error.start}"
+            detail = f"not {error.encoding.upper()}: byte {data[error.start]:#04x} at {error.start}"
             raise SourceError(Reason.UNREADABLE_ANNOTATION, detail) from None
 
     def open(self, path: str) -> BinaryIO:

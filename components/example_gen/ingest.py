@@ -19,7 +19,7 @@ import apache_beam as beam
 from absl import logging
 
 from detloom.components.beam_job import explain_job_failure
-from detloom.components.example_gen.classes import find_similar_names
+from detloom.components.example_gen.classes import explain_no_objects, find_similar_names
 from detloom.components.example_gen.data_folder import DataFolder
 from detloom.components.example_gen.follow_progress import follow_progress
 from detloom.components.example_gen.hash_images import hash_images, list_blocks
@@ -28,7 +28,9 @@ from detloom.components.example_gen.params import ExampleGenParams, check_split_
 from detloom.components.example_gen.plan import Plan, Shard, plan, read_plan
 from detloom.components.example_gen.read_annotations import list_chunks, read_annotations
 from detloom.components.example_gen.sources import formats
+from detloom.components.example_gen.sources.name_index import describe_some
 from detloom.components.example_gen.sources.source_record import FormatEvidence
+from detloom.components.example_gen.unlisted import Unlisted
 from detloom.components.example_gen.write_shard import read_shard_outcome, write_shard
 from detloom.components.examples_folder import SHARD_PREFIX, SPLIT_PREFIX
 from detloom.components.storage.many_files import map_files, read_lines_of_files
@@ -37,6 +39,7 @@ from detloom.components.storage.storage import is_address, open_storage
 from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, LabelMap, format_label_map
 from detloom.schemas.contracts.rejects import REJECTS_FILE, REPORT_FILE, Reject, parse_reject
 from detloom.schemas.errors import InputError
+from detloom.schemas.run_file.data import name_setting
 
 _LOCK_FILE = ".ingest.lock"
 WHOLE_SPLIT = "train"  # name of the only split, if the data set has no splits and none are requested
@@ -168,14 +171,16 @@ def build_job(
         check_split_name(name, f"{root}: the data set's own splits")
     splits: Mapping[str, str] = params.splits or evidence.splits or {WHOLE_SPLIT: ""}
     names = params.split_by_ratio or splits
+    sources = {"": params.source} if params.split_by_ratio else dict(splits)
     return IngestJob(
         params=params,
         data_format=data_format,
         root=root,
         subfolders=tuple(subfolders),
-        sources={"": params.source} if params.split_by_ratio else dict(splits),
+        sources=sources,
         examples=out.examples,
         output_splits=tuple(names),
+        is_whole="" in sources.values() or set(evidence.splits.values()) <= set(sources.values()),
     )
 
 
@@ -243,6 +248,9 @@ def _build_report(job: IngestJob, evidence: FormatEvidence) -> dict[str, Any]:
     num_boxes_out = total.num_boxes_written + total.num_boxes_rejected + total.num_boxes_quarantined
     assert planned.num_boxes_in == num_boxes_out + total.num_boxes_left_out, (planned.num_boxes_in, total)
     names = [name for _, name in planned.label_map]
+    if planned.unlisted.num_images:
+        first = describe_some(planned.unlisted.first)
+        logging.warning("%s: %d images have no label, such as %s", job.root, planned.unlisted.num_images, first)
     similar_names = find_similar_names(names)
     for group in similar_names:
         logging.warning(
@@ -268,13 +276,15 @@ def _build_report(job: IngestJob, evidence: FormatEvidence) -> dict[str, Any]:
         "repairs": dict(sorted(total.repairs.items())),
         "left_out": dict(sorted(total.left_out.items())),
         "splits": {split or NO_SPLIT: _describe_split(part, names) for split, part in counts.items()},
+        "num_unlisted_images": planned.unlisted.num_images,
+        "unlisted_images": planned.unlisted.first,
         "similar_class_names": similar_names,
         "label_map": [list(pair) for pair in planned.label_map],
         "root": job.root,
         "subfolders": list(job.subfolders),
         "params": job.params.to_properties(),
     }
-    return {**report, "error": find_refusal(job, report)}
+    return {**report, "error": find_refusal(job, report, planned.unlisted)}
 
 
 def _add_counts(job: IngestJob, planned: Plan) -> dict[str, SplitCounts]:
@@ -335,15 +345,29 @@ def read_rejects(job: IngestJob) -> Iterator[bytes]:
     return read_lines_of_files(job.staging, REJECTS_DIR)
 
 
-def find_refusal(job: IngestJob, report: Mapping[str, Any]) -> str:
+def find_refusal(job: IngestJob, report: Mapping[str, Any], unlisted: Unlisted) -> str:
     """Return why the data are refused, in one sentence, or ""."""
     for split in job.output_splits:
         counts = report["splits"][split]
         if counts["num_written"] == 0:
             return f"{job.root}: split {split!r}{_why_empty(job, split, counts, report)}."
     quarantined, rejected = report["num_quarantined"], report["num_boxes_rejected"]
-    return _check_share(job, "record", quarantined, report["num_in"]) or _check_share(
-        job, "box", rejected, rejected + report["num_boxes_written"]
+    return (
+        _check_share(job, "record", quarantined, report["num_in"])
+        or _check_share(job, "box", rejected, rejected + report["num_boxes_written"])
+        or _check_unlisted(job, report["num_in"], unlisted)
+        or ("" if report["num_boxes_written"] else explain_no_objects(job, report["num_in"]))
+    )
+
+
+def _check_unlisted(job: IngestJob, num_in: int, unlisted: Unlisted) -> str:
+    num_images = num_in + unlisted.num_images - unlisted.num_records
+    if not job.is_whole or unlisted.num_images <= job.params.max_unlisted_fraction * num_images:
+        return ""
+    return (
+        f"{job.root}: {unlisted.num_images} of {num_images} images have no label, such as "
+        f"{describe_some(unlisted.first)}, allowed: {job.params.max_unlisted_fraction:.1%}; check where their labels "
+        f"are, or set {name_setting('max_unlisted_fraction')}."
     )
 
 

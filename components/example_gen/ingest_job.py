@@ -35,6 +35,7 @@ class IngestJob:
         examples: output folder of the examples, which contains the staging folder for unfinished files.
         output_splits: names of the output splits.
         has_many_sources: several files or folders are read as one source, so keys are prefixed with the source.
+        is_whole: no source that the data set has of its own is left out.
         listing: key of the listings of the data folders, which the workers of one process share.
     """
 
@@ -46,6 +47,7 @@ class IngestJob:
     examples: str
     output_splits: tuple[str, ...]
     has_many_sources: bool = False
+    is_whole: bool = True
     listing: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def folder(self, subfolder: str) -> DataFolder:

@@ -21,7 +21,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detloom.components.example_gen.classes import ReadSummary, check_classes, choose_label_map, merge_outcomes
+from detloom.components.example_gen.classes import (
+    ReadSummary,
+    check_classes,
+    check_has_objects,
+    check_units,
+    choose_label_map,
+    merge_outcomes,
+)
 from detloom.components.example_gen.hash_images import group_duplicates, read_hashes
 from detloom.components.example_gen.ingest_job import (
     RECORDS_DIR,
@@ -32,6 +39,7 @@ from detloom.components.example_gen.ingest_job import (
     decode_row,
 )
 from detloom.components.example_gen.read_annotations import read_outcome
+from detloom.components.example_gen.unlisted import Unlisted, find_unlisted
 from detloom.components.examples_folder import SHARD_PREFIX
 from detloom.components.storage.many_files import map_files, read_lines_of_files
 from detloom.schemas.contracts.rejects import Reason, Reject, format_reject
@@ -45,7 +53,7 @@ MIN_RECORDS_PER_SHARD = 32
 _SCHEMA = """
 CREATE TABLE records (
     seq INTEGER PRIMARY KEY, split TEXT, source TEXT, record_key TEXT, image_id TEXT, num_bytes INTEGER,
-    record_group TEXT, stratum INTEGER, out_split TEXT, place BLOB, by_name INTEGER, record BLOB
+    record_group TEXT, stratum INTEGER, out_split TEXT, place BLOB, by_name INTEGER, label_path TEXT, record BLOB
 );
 CREATE TABLE refused (seq INTEGER PRIMARY KEY);
 """
@@ -76,6 +84,7 @@ class Plan:
         counts: what was rejected so far, by split; the split is "" if none was assigned.
         num_planned: number of records to write, for the progress display.
         num_shards: by split.
+        unlisted: images without a label.
     """
 
     error: str = ""
@@ -85,6 +94,7 @@ class Plan:
     counts: dict[str, SplitCounts] = field(default_factory=dict)
     num_planned: int = 0
     num_shards: dict[str, int] = field(default_factory=dict)
+    unlisted: Unlisted = field(default_factory=Unlisted)
 
 
 def plan(num_chunks: int, job: IngestJob) -> list[Shard]:
@@ -101,15 +111,26 @@ def plan(num_chunks: int, job: IngestJob) -> list[Shard]:
         _check_sources(summary, job)
         label_map = choose_label_map(summary, job)
         check_classes(summary, job, label_map)
+        check_units(summary, job)
         with (
             tempfile.TemporaryDirectory(prefix="detloom-plan-") as folder,
             closing(_open_database(Path(folder) / "records.sqlite")) as database,
             job.staging.open_to_write(job.rejects_file("b-plan")) as rejects,
         ):
             _load_records(database, job, _class_ranks(summary.boxes_by_class))
-            for reject in _refuse_duplicates(database):
+
+            def refuse(reject: Reject) -> None:
                 result.counts.setdefault(reject.split, SplitCounts()).add_reject(reject)
                 rejects.write(format_reject(reject) + b"\n")
+
+            stray = None
+            for reject in find_unlisted(database, job, result.unlisted):
+                stray = stray or reject
+                result.num_boxes_in += reject.num_boxes
+                refuse(reject)
+            check_has_objects(summary, job, stray, result.num_boxes_in - summary.num_boxes_in)
+            for reject in _refuse_duplicates(database):
+                refuse(reject)
             if job.joins_duplicates:
                 groups = group_duplicates(read_hashes(job), job.params.max_distance)
                 _join_duplicates(database, groups, job)
@@ -123,6 +144,7 @@ def plan(num_chunks: int, job: IngestJob) -> list[Shard]:
     except InputError as error:
         result, shards = Plan(error=str(error)), []
     values = {**vars(result), "counts": {split: vars(counts) for split, counts in result.counts.items()}}
+    values["unlisted"] = vars(result.unlisted)
     job.staging.write_json(job.plan_file, values)
     return shards
 
@@ -131,7 +153,8 @@ def read_plan(job: IngestJob) -> Plan:
     values = job.staging.read_json(job.plan_file)
     counts = {split: SplitCounts(**part) for split, part in values["counts"].items()}
     label_map = [(class_id, name) for class_id, name in values["label_map"]]
-    return Plan(**{**values, "counts": counts, "label_map": label_map})
+    unlisted = Unlisted(**values["unlisted"])
+    return Plan(**{**values, "counts": counts, "label_map": label_map, "unlisted": unlisted})
 
 
 def _check_sources(summary: ReadSummary, job: IngestJob) -> None:
@@ -169,12 +192,12 @@ def _load_records(database: sqlite3.Connection, job: IngestJob, ranks: dict[str,
         place = hashlib.sha256(row.record_key.encode("utf-8", "replace")).digest()[:12]
         return (
             row.split, row.source, row.record_key, row.image_id, row.num_bytes, row.group, stratum,
-            split, place, row.is_found_by_name, record,
+            split, row.label_path, row.is_found_by_name, place, record,
         )  # fmt: skip
 
     rows = (to_row(*decode_row(line)) for line in read_lines_of_files(job.staging, RECORDS_DIR))
-    columns = "split, source, record_key, image_id, num_bytes, record_group, stratum, out_split, place, by_name, record"
-    database.executemany(f"INSERT INTO records ({columns}) VALUES ({', '.join('?' * 11)})", rows)  # noqa: S608
+    columns = "split, source, record_key, image_id, num_bytes, record_group, stratum, out_split, label_path, by_name"
+    database.executemany(f"INSERT INTO records ({columns}, place, record) VALUES ({', '.join('?' * 12)})", rows)  # noqa: S608
 
 
 def _refuse_duplicates(database: sqlite3.Connection) -> Iterator[Reject]:

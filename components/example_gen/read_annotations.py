@@ -44,6 +44,8 @@ class ReadOutcome:
         boxes_by_class: of all objects of the records.
         first_use: by class name, the annotation file and record key of its first object.
         first_unknown: file and detail of the first box that the reader rejected for its class.
+        first_reject: file and detail of what the reader rejected first.
+        num_fractions: boxes in pixels that are inside of one pixel.
         blocks: byte offset and number of records of each part of the file of records.
         error: set if a file that a whole split depends on is damaged; the other fields are ignored then.
     """
@@ -56,6 +58,8 @@ class ReadOutcome:
     boxes_by_class: Counter[str] = field(default_factory=Counter)
     first_use: dict[str, tuple[str, str]] = field(default_factory=dict)
     first_unknown: tuple[str, str] | None = None
+    first_reject: tuple[str, str] | None = None
+    num_fractions: int = 0
     blocks: list[list[int]] = field(default_factory=list)
     error: str = ""
 
@@ -153,6 +157,7 @@ class _ItemWriter:
         has_many_spans = job.params.num_spans > 1 or len(job.subfolders) > 1
         self._key_prefix = (self._prefix if has_many_spans else "") + (f"{source}:" if job.has_many_sources else "")
         self._leaves_out = job.params.unknown_class == "leave_out"
+        self._are_fractions = job.params.fractional_boxes
         self._group = re.compile(job.params.group_by) if job.params.group_by else None
         self._outcome, self._records, self._rejects = outcome, records, rejects
         self._num_bytes = 0  # in the file of records; not every file system tells
@@ -185,6 +190,7 @@ class _ItemWriter:
             return
         self._outcome.counts.add_reject(reject)
         self._rejects.write(format_reject(reject) + b"\n")
+        self._outcome.first_reject = self._outcome.first_reject or (reject.file, reject.detail)
         if reject.reason is Reason.UNKNOWN_CLASS and self._outcome.first_unknown is None:
             self._outcome.first_unknown = (reject.file, reject.detail)
 
@@ -201,6 +207,12 @@ class _ItemWriter:
         except UnicodeEncodeError:
             self._reject(record.reject_record(Reason.UNREADABLE_FILE, "the file name is not UTF-8"))
             return
+        if self._are_fractions:
+            record = record._replace(is_relative=True)
+        elif not record.is_relative:
+            self._outcome.num_fractions += sum(
+                0 <= min(each.box_xyxy) <= max(each.box_xyxy) <= 1 for each in record.objects
+            )
         self._outcome.boxes_by_class.update([item.class_name for item in record.objects])
         names = {item.class_name for item in record.objects}
         for name in sorted(names - self._outcome.first_use.keys()):

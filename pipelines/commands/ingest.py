@@ -13,7 +13,7 @@ from detloom.pipelines.command_line.options import complete_folder, verbose_opti
 from detloom.pipelines.command_line.setting_options import build_settings, setting_options
 from detloom.schemas.contracts.rejects import REJECTS_FILE, REPORT_FILE
 from detloom.schemas.errors import InputError
-from detloom.schemas.reading.redact import redact
+from detloom.schemas.reading.redact import escape, redact
 
 REJECTS_DIR = "rejects"  # inside the output folder
 
@@ -99,6 +99,10 @@ def format_summary(report: Mapping[str, Any], output: str, seconds: float) -> st
         ("reasons", reasons(report["rejects_by_reason"])),
         ("repairs", reasons(report["repairs"])),
         ("left out", reasons(report["left_out"])),
+        (
+            "without label",
+            ", ".join([f"{report['num_unlisted_images']} images", *map(escape, report["unlisted_images"])]),
+        ),
         ("time", f"{seconds:.1f} s, {report['num_in'] / seconds:.0f} images/s, {num_bytes / 1e6 / seconds:.1f} MB/s"),
         ("examples", output),
         ("rejects", f"{output}/{REJECTS_DIR}/{REJECTS_FILE}"),

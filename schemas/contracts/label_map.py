@@ -189,10 +189,12 @@ def _octal_escapes(match: re.Match[str]) -> str:
 
 
 def _parse_item(item: Message) -> LabelMapItem:
-    """Convert a message; of a field with several values, the last one counts."""
-
     def text_of(key: str) -> str:
-        value = item.values.get(key, [None])[-1]
+        value, *others = item.values.get(key, [None])
+        if others:
+            raise InputError(
+                f"{others[0].place}: {key} occurs twice in one item; put each class into an item of its own."
+            )
         return value.value if isinstance(value, Scalar) else ""
 
     class_id, name, display_name = text_of("id"), text_of("name"), text_of("display_name")

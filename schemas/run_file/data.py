@@ -14,6 +14,11 @@ DEFAULT_MAX_DISTANCE = 5
 EMBEDDED_DIGITS = "embedded:digits"  # special data path: generate the demo data set, then read it
 
 
+def name_setting(name: str) -> str:
+    """Return how the command line and a run file call an ingestion setting."""
+    return f"--{name.replace('_', '-')} or data.{name}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Splits:
     """Source of each split: for VOC a list in ImageSets/Main, for COCO an annotation file under the data path."""
@@ -118,13 +123,20 @@ class IngestSettings:
     """Largest number of boxes of an image; images with more are quarantined."""
     max_reject_fraction: float = 0.05
     """Largest share of quarantined records, and of rejected boxes; with more, ingestion fails."""
+    max_unlisted_fraction: float = 0.5
+    """Largest share of images without a label, if others have one: without a label file, or not in the annotations.
+    They are counted and named; with more, ingestion fails, because labels may be missing."""
+    allow_no_objects: bool = False
+    """Accept labelled data without any object, such as a span of images of an empty road."""
+    fractional_boxes: bool = False
+    """Read boxes and keypoints as fractions of the image's size, in formats that have pixels; masks stay in pixels."""
     shard_max_bytes: int = 134_217_728
     """Approximate size of the images in one shard file, in bytes."""
     gzip: bool = False
     """Compress the shards; encoded images do not get smaller."""
 
     def __post_init__(self) -> None:
-        check_fields(self, "0 to 1", "max_reject_fraction")
+        check_fields(self, "0 to 1", "max_reject_fraction", "max_unlisted_fraction")
         check_fields(self, "1 or more", "max_pixels", "max_image_bytes", "max_boxes", "shard_max_bytes")
         check(all(self.classes), "classes", self.classes, "names that are not empty")
         for name in self.classes:

@@ -47,6 +47,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "Data.max_image_bytes": (67_108_864,),
     "Data.max_boxes": (10_000,),
     "Data.max_reject_fraction": (0.5, 1.0),
+    "Data.max_unlisted_fraction": (0.5, 1.0),
     "Data.shard_max_bytes": (1_000, 134_217_728),
     "SplitByRatio.group_by": ("", "([0-9]+)"),
     "Strategy.kind": ("auto", "one_device", "mirrored"),

@@ -6,6 +6,7 @@ once into groups by image (image_groups.py), in memory that does not grow with i
 
 import functools
 import itertools
+import re
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -111,6 +112,7 @@ def _collect(
     class_names: dict[int, str] = {}
     file_names: list[str] = []  # some
     uses_zero = False
+    groups_of_classes: set[str] = set()
     with folder.refuse(chunk.source), folder.open(chunk.source) as file:
         keys = ("images", "annotations", "categories")
         for key, index, element in stream_lists(file, where, keys, MAX_ANNOTATION_BYTES):
@@ -121,7 +123,7 @@ def _collect(
                 if image_id is None:
                     strays.add(_reject_stray(chunk, index, element))
                     continue
-                uses_zero = uses_zero or element.get("category_id") == 0
+                uses_zero = uses_zero or _category_id(element.get("category_id")) == 0
                 item = _read_annotation(element, settings)
                 if isinstance(item, SourceObject):
                     groups.add(image_id, OBJECT, (index, tuple(item)))
@@ -140,9 +142,12 @@ def _collect(
                     file_names.append(_with_slashes(element["file_name"]))
             else:
                 _add_category(where, index, element, class_names)
+                groups_of_classes.add(show(element.get("supercategory")))
     _settle_categories(where, class_names, uses_zero)
+    # Label maps start at 1. Category 0 of Roboflow is not a class: it groups the others and has no object.
+    start = 1 if 0 in class_names and (uses_zero or show(class_names[0]) not in groups_of_classes) else 0
     for class_id, name in class_names.items():
-        yield SourceClass(name, class_id)
+        yield SourceClass(name, class_id + start)
     images_dir = settings.images_dir or find_images_dir(folder, chunk.source, file_names)
     return images_dir, class_names
 
@@ -150,9 +155,9 @@ def _collect(
 def _add_category(where: str, index: int, category: Any, class_names: dict[int, str]) -> None:
     if isinstance(category, UnreadableElement):
         raise InputError(f"{where}: categories[{index}]: {category.detail}.")
-    class_id = category.get("id") if isinstance(category, dict) else None
+    class_id = _category_id(category.get("id")) if isinstance(category, dict) else None
     name = category.get("name") if isinstance(category, dict) else None
-    if type(class_id) is not int or abs(class_id) > _MAX_ID or not isinstance(name, str):
+    if class_id is None or not isinstance(name, str):
         raise InputError(f"{where}: categories[{index}] needs an integer 'id' and a 'name', got {show(category)}.")
     name = name.strip()
     if not is_text(name):
@@ -228,9 +233,9 @@ def _read_image(image: dict[str, Any], problem: str | None) -> tuple[str | None,
 
 def _read_annotation(annotation: dict[str, Any], settings: IngestSettings) -> SourceObject | tuple[Reason, str]:
     """Return the object, or the reason for rejecting it. Its class is the category id until all names are read."""
-    category_id = annotation.get("category_id")
-    if type(category_id) is not int or abs(category_id) > _MAX_ID:
-        return Reason.UNKNOWN_CLASS, _unknown_category(category_id)
+    category_id = _category_id(annotation.get("category_id"))
+    if category_id is None:
+        return Reason.UNKNOWN_CLASS, _unknown_category(annotation.get("category_id"))
     bbox = annotation.get("bbox")
     numbers = [to_number(value) for value in bbox] if type(bbox) is list and len(bbox) == 4 else [None]
     if None in numbers:
@@ -345,7 +350,17 @@ def _unknown_category(category_id: Any) -> str:
 
 
 def _id(value: Any) -> str | None:
-    """Return an id as text, so that 5 and "5" are equal: the record key cannot distinguish them."""
+    """Return an id as text, so that 5, 5.0 and "5" are equal: the record key cannot distinguish them."""
+    if type(value) is float and value.is_integer():
+        value = int(value)
     if type(value) is int:
         return str(value)
     return value if is_text(value) else None
+
+
+def _category_id(value: Any) -> int | None:
+    """Return a category's id, which may be written as 5, 5.0 or "5"; None for anything else."""
+    text = (_id(value) or "").strip()
+    if not re.fullmatch("-?[0-9]{1,19}", text) or abs(int(text)) > _MAX_ID:
+        return None
+    return int(text)

@@ -3,6 +3,7 @@
 To add a format: write its module (a `LabelFormat`), add a line to `FORMATS`, and its name to `IngestSettings.format`.
 """
 
+import codecs
 import posixpath
 from collections.abc import Iterator
 from dataclasses import replace
@@ -29,7 +30,7 @@ from detloom.components.example_gen.sources.layout import IMAGE_SUFFIXES
 from detloom.components.example_gen.sources.name_index import with_image
 from detloom.components.example_gen.sources.source_record import Chunk, FormatEvidence, SourceItem, SourceRecord
 from detloom.components.example_gen.sources.unknown_files import describe_unknown
-from detloom.schemas.errors import InputError
+from detloom.schemas.errors import InputError, list_first
 from detloom.schemas.run_file.data import IngestSettings
 
 AUTO = "auto"  # format that requests detection
@@ -50,6 +51,8 @@ _LABEL_SUFFIXES = (
     ".record",
 )
 _LABEL_WORDS = ("label", "annot")
+_MAX_LEVELS_ABOVE = 3  # folders between the given one and a data set
+_MAX_FOLDERS = 50  # of a level that are searched
 
 
 class LabelFormat(Protocol):
@@ -134,6 +137,8 @@ def detect_format(folder: DataFolder) -> tuple[str, FormatEvidence]:
         labelled = list(other)
         unread = f"{found[labelled[0]].sentence}; not read: {found[CSV].sentence}"
         found[labelled[0]] = replace(found[labelled[0]], sentence=unread)
+    if not labelled or labelled == [UNLABELLED]:
+        _check_is_not_above(folder)
     if labelled == [UNLABELLED]:
         _check_has_no_labels(folder, found[UNLABELLED])
     if len(labelled) == 1:
@@ -146,7 +151,9 @@ def detect_format(folder: DataFolder) -> tuple[str, FormatEvidence]:
     if not folder.is_folder(""):
         raise InputError(f"{folder.root}: the folder does not exist; give the folder with the data set.")
     looked_for = "; ".join(f"{name}: {known.DESCRIPTION}" for name, known in FORMATS.items())
-    label = _find_label_like(folder)
+    label = find_label_like(folder)
+    if label:
+        _check_encoding(folder, label)
     named = f"; {label} is of an unknown format{describe_unknown(folder, label)}" if label else ""
     raise InputError(
         f"{folder.root}: no format is recognised{named}; looked for {looked_for}. Check the folder, or choose by "
@@ -161,8 +168,9 @@ def _check_is_no_file(folder: DataFolder) -> None:
 
 
 def _check_has_no_labels(folder: DataFolder, images: FormatEvidence) -> None:
-    label = _find_label_like(folder)
+    label = find_label_like(folder)
     if label:
+        _check_encoding(folder, label)
         looked_for = "; ".join(f"{name}: {known.DESCRIPTION}" for name, known in FORMATS.items() if name != UNLABELLED)
         raise InputError(
             f"{folder.root}: contains {images.sentence}, and {label}, which may contain labels of an unknown format"
@@ -172,7 +180,29 @@ def _check_has_no_labels(folder: DataFolder, images: FormatEvidence) -> None:
         )
 
 
-def _find_label_like(folder: DataFolder) -> str:
+def _check_encoding(folder: DataFolder, path: str) -> None:
+    with folder.refuse(path), folder.open(path) as file:
+        if file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+            raise InputError(f"{folder.root}/{path}: is UTF-16, allowed: UTF-8; convert it (iconv -f UTF-16 -t UTF-8).")
+
+
+def _check_is_not_above(folder: DataFolder) -> None:
+    """Raise if folders below this one are data sets."""
+    paths = [""]
+    for _ in range(_MAX_LEVELS_ABOVE):
+        paths = [path for parent in paths for path in folder.list_folders(parent)][:_MAX_FOLDERS]
+        found = [(path, name) for path in paths if (name := _find_labelled_format(f"{folder.root}/{path}"))]
+        if found:
+            shown = list_first((f"{path} ({name})" for path, name in found), 3)
+            raise InputError(f"{folder.root}: is not a data set, but contains {shown}; give the folder of a data set.")
+
+
+def _find_labelled_format(root: str) -> str:
+    found = (name for name, known in FORMATS.items() if name != UNLABELLED and known.detect(DataFolder(root)))
+    return next(found, "")
+
+
+def find_label_like(folder: DataFolder) -> str:
     """Return a file that may contain labels: by suffix, or a .txt in a label folder or with an image's name."""
     image_stems: set[str] = set()
     text_stems: dict[str, str] = {}

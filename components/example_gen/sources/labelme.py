@@ -1,5 +1,6 @@
 """Read LabelMe: one JSON file per image, with `shapes` of points in pixels."""
 
+import base64
 import posixpath
 from collections.abc import Iterator
 from typing import Any
@@ -16,6 +17,7 @@ from detloom.components.example_gen.sources.json_values import (
     parse_json,
     show,
 )
+from detloom.components.example_gen.sources.name_index import find_image
 from detloom.components.example_gen.sources.shapes import box_at, read_hw, read_points, read_polygon
 from detloom.components.example_gen.sources.source_record import (
     MAX_ANNOTATION_BYTES,
@@ -26,6 +28,7 @@ from detloom.components.example_gen.sources.source_record import (
     bounding_box,
     cut_into_chunks,
 )
+from detloom.schemas.contracts.rejects import Reason
 from detloom.schemas.run_file.data import IngestSettings
 
 DESCRIPTION = "JSON files with `shapes` and `imagePath`"
@@ -60,11 +63,15 @@ def read_chunk(folder: DataFolder, chunk: Chunk, settings: IngestSettings) -> It
         path, key = posixpath.join(chunk.source, name), posixpath.splitext(name)[0]
         own = Chunk(chunk.split, path)
         try:
-            entry = _read_file(parse_json(folder.read_text(path, MAX_ANNOTATION_BYTES)), settings.masks)
+            data = parse_json(folder.read_text(path, MAX_ANNOTATION_BYTES))
+            entry = _read_file(data, settings.masks)
         except SourceError as error:
             yield own.reject_record(error.reason, key, error.detail)
         else:
-            yield from read_record(own, key, _find_image(folder, path, entry.names[0], settings.images_dir), entry)
+            image_path = _find_image(folder, path, entry.names[0], settings.images_dir)
+            if data.get("imageData") and not find_image(folder, image_path, (path,)):
+                image_path = path
+            yield from read_record(own, key, image_path, entry)
 
 
 def _read_file(data: Any, with_masks: bool) -> ImageEntry:
@@ -89,6 +96,18 @@ def _find_image(folder: DataFolder, json_path: str, written: str, images_dir: st
         return path
     same_stem = (stem + suffix for suffix in IMAGE_SUFFIXES)
     return next((each for each in same_stem if folder.is_file(each)), path or name)
+
+
+def read_embedded_image(folder: DataFolder, path: str) -> bytes:
+    """Return the image that a LabelMe file contains.
+
+    Raises:
+        SourceError: if it cannot be decoded.
+    """
+    try:
+        return base64.b64decode(parse_json(folder.read_text(path, MAX_ANNOTATION_BYTES))["imageData"])
+    except (ValueError, TypeError, KeyError):
+        raise SourceError(Reason.NOT_AN_IMAGE, "imageData is not base64") from None
 
 
 def _looks_like_labelme(folder: DataFolder, path: str) -> bool:

@@ -25,7 +25,7 @@ _MAX_NAME = 4096  # characters of a written name that are compared
 _MAX_CANDIDATES = 1000  # files with one name; more are ambiguous
 _SHOWN = 3
 # Folders that say what kind of file they contain, so that images/a and annotations/a belong together.
-_KINDS = re.compile(r"(jpeg)?images?(_2)?|imgs?|labels?(_2|_txt)?|annotations?|annots|txt|xmls?|json|data")
+_KINDS = re.compile(r"(jpeg)?images?(_2)?|imgs?|labels?(_2|_txt)?|annotations?|annots?|ann|txt|xmls?|json|data")
 _PRAGMAS = "PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF; PRAGMA cache_size=-16384; PRAGMA temp_store=FILE;"
 
 
@@ -159,9 +159,10 @@ def with_image(folder: DataFolder, record: SourceRecord, images_dir: str) -> Sou
     return record
 
 
-def reject_ambiguous(chunk: Chunk, key: str, what: str, found: Sequence[str]) -> Reject:
+def reject_ambiguous(chunk: Chunk, key: str, what: str, found: Sequence[str], *, file: str = "") -> Reject:
     """Return the reject of a record, of whose `what` several files may be meant."""
-    return chunk.reject_record(Reason.AMBIGUOUS_NAME, key, f"{what} is ambiguous: {describe_some(found)} have its name")
+    detail = f"{what} is ambiguous: {describe_some(found)} have its name"
+    return chunk.reject_record(Reason.AMBIGUOUS_NAME, key, detail, file=file)
 
 
 def describe_some(paths: Sequence[str]) -> str:

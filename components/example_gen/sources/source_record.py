@@ -117,9 +117,9 @@ class Chunk:
         """Return a reject of a record with its boxes; `file` is the source by default."""
         return self._reject("record", reason, record_key, detail, file, num_boxes)
 
-    def reject_box(self, reason: Reason, record_key: str, detail: str, *, file: str = "") -> Reject:
+    def reject_box(self, reason: Reason, record_key: str, detail: str, *, file: str = "", num_boxes: int = 1) -> Reject:
         """Return a reject of one box of a record that is kept; `file` is the source by default."""
-        return self._reject("box", reason, record_key, detail, file, num_boxes=1)
+        return self._reject("box", reason, record_key, detail, file, num_boxes)
 
     def _reject(self, scope: str, reason: Reason, record_key: str, detail: str, file: str, num_boxes: int) -> Reject:
         return Reject(

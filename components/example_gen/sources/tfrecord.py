@@ -31,7 +31,7 @@ from detloom.schemas.contracts import example_keys as keys
 from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, build_label_map, parse_label_map_items
 from detloom.schemas.contracts.rejects import Reason
 from detloom.schemas.errors import InputError
-from detloom.schemas.run_file.data import MAX_PIXELS, IngestSettings
+from detloom.schemas.run_file.data import MAX_PIXELS, IngestSettings, name_setting
 from detloom.trainer_module.files.tfrecord import HEADER, Damage, Frame, mask_checksum, read_frames
 
 DESCRIPTION = "*.tfrecord, *.record, *-00000-of-00001"
@@ -98,6 +98,11 @@ class _FileReader:
 
     def read(self) -> Iterator[SourceItem]:
         self._label_map = read_label_map(self._folder, self._path)
+        if not self._label_map.path and self._settings.classes:
+            ids = {name: number for number, name in enumerate(self._settings.classes, start=1)}
+            names_by_id = {number: name for name, number in ids.items()}
+            self._label_map = LabelMapFile(name_setting("classes"), names_by_id, ids)
+        self._key_features = self._find_key_features()
         for class_id, name in self._label_map.names_by_id.items():
             yield SourceClass(name, class_id)
         for number, (frame, problem) in enumerate(_read_frames(self._folder, self._path)):
@@ -119,7 +124,7 @@ class _FileReader:
         columns = [_aligned(features, name, "float_list", num_boxes) for name in keys.BOX_KEYS_YXYX]
         if num_boxes and not all(columns):
             raise _bad("ymin, xmin, ymax or xmax is missing")
-        key = _read_name(features, keys.IMAGE_SOURCE_ID) or _read_name(features, keys.IMAGE_FILENAME) or key
+        key = next(filter(None, (_read_name(features, name) for name in self._key_features)), key)
         texts = _aligned(features, keys.CLASS_TEXT, "bytes_list", num_boxes)
         ids = _aligned(features, keys.CLASS_ID, "int64_list", num_boxes)
         flags = {
@@ -164,6 +169,16 @@ class _FileReader:
             is_relative=True,
             example_at=(offset, len(data)),
         )
+
+    def _find_key_features(self) -> list[str]:
+        """Return the features that may be a key: some tools write one source id for all records."""
+        frames = itertools.islice(_read_frames(self._folder, self._path), 2)
+        try:
+            first = [_parse_example(frame.data) for frame, problem in frames if not problem]
+        except SourceError:
+            first = []
+        names = [keys.IMAGE_SOURCE_ID, keys.IMAGE_FILENAME]
+        return [name for name in names if len(first) < 2 or _read_name(first[0], name) != _read_name(first[1], name)]
 
     def _is_new(self, name: str, class_id: int, key: str) -> bool:
         """Return whether this pair of name and id, which is in no label map, has not been yielded yet.
@@ -327,11 +342,13 @@ class LabelMapFile:
 
     Attributes:
         ids_by_text: by the name of each class, and by its code if it also has a display name.
+        others: files that may be the label map, if it is not clear which of them is.
     """
 
     path: str
     names_by_id: Mapping[int, str]
     ids_by_text: Mapping[str, int]
+    others: tuple[str, ...] = ()
 
     def find_class(self, data: bytes, class_id: int | None) -> str:
         """Return the class's name: by its text, else by its id.
@@ -359,11 +376,22 @@ class LabelMapFile:
         if of_id is not None:
             return of_id
         got = show(data) if data else "no text"
-        raise UnknownClassError(f"class id {class_id} with {got} is not in a label map")
+        if self.path:
+            raise UnknownClassError(f"class id {class_id} with {got} is not in {self.path}")
+        found = (
+            f"; {' and '.join(self.others[:2])} are ambiguous"
+            if self.others
+            else "; no label map was found beside the file"
+        )
+        raise UnknownClassError(
+            f"class id {class_id} with {got}{found}; put a {LABEL_MAP_FILE} there, or name the classes in the order of "
+            f"their ids with {name_setting('classes')}"
+        )
 
 
 def read_label_map(folder: DataFolder, path: str) -> LabelMapFile:
     """Read label_map.pbtxt or the only *.pbtxt, beside the file, else at the top."""
+    others: list[str] = []
     for part in dict.fromkeys((posixpath.dirname(path), "")):
         found = folder.list_files(part, (".pbtxt",))
         usual = [each for each in found if posixpath.basename(each) == LABEL_MAP_FILE]
@@ -380,4 +408,5 @@ def read_label_map(folder: DataFolder, path: str) -> LabelMapFile:
             return LabelMapFile(
                 label_map_path, names_by_id, codes | {name.strip(): each for each, name in names_by_id.items()}
             )
-    return LabelMapFile("", {}, {})
+        others += found
+    return LabelMapFile("", {}, {}, tuple(others))

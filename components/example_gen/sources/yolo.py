@@ -126,7 +126,7 @@ def read_chunk(folder: DataFolder, chunk: Chunk, settings: IngestSettings) -> It
     for path, label_path in zip(images, label_paths, strict=True):
         key = posixpath.splitext(path[len(prefix) :] if path.startswith(prefix) else path)[0]
         if isinstance(label_path, list) and label_path:
-            yield reject_ambiguous(chunk, key, f"the label file of {path!r:.120}", label_path)
+            yield reject_ambiguous(chunk, key, "the label file of this image", label_path, file=path)
             continue
         read = read_label_lines(folder, chunk, label_path, key) if isinstance(label_path, str) else []
         if isinstance(read, Reject):
@@ -156,7 +156,7 @@ class _LineReader:
     """A reader of the fields of one label line."""
 
     def __init__(self, data: DataFile, settings: IngestSettings) -> None:
-        self._names = data.names
+        self._names, self._where = data.names, data.path
         self._pose_size = 5 + data.num_keypoints * data.keypoint_size if data.num_keypoints else 0
         self._keypoint_size = data.keypoint_size
         self._with_keypoints = settings.keypoints
@@ -175,8 +175,12 @@ class _LineReader:
             return Reason.UNREADABLE_ANNOTATION, f"got {show(' '.join(fields))}, allowed: numbers"
         name = self._read_class(fields[0])
         if name is None:
-            allowed = f"0 to {len(self._names) - 1}" if self._names else "whole numbers from 0"
-            return Reason.UNKNOWN_CLASS, f"got the class {show(fields[0])}, allowed: {allowed}"
+            known = (
+                f"{self._where} names 0 to {len(self._names) - 1}"
+                if self._names
+                else "it must be a whole number from 0"
+            )
+            return Reason.UNKNOWN_CLASS, f"got the class {show(fields[0])}, but {known}"
         if size != 5 and not is_pose:
             return SourceObject(name, bounding_box(values[0::2], values[1::2]))
         centre_x, centre_y, width, height = values[:4]
@@ -228,7 +232,7 @@ class _LabelFinder:
         if beside:
             return beside
         elsewhere = index_of(self._folder).find_label(image_path, ".txt")
-        found = [path for path in elsewhere if _first_label(self._folder, [path])]
+        found = [path for path in elsewhere if is_label(self._folder, path)]
         return found[0] if len(found) == 1 else found
 
     def _find_labels_dirs(self, images_dir: str) -> tuple[str, ...]:
@@ -347,6 +351,10 @@ def _list_texts_beside(folder: DataFolder, images_dir: str) -> Iterator[str]:
             texts.append(path)
     beside = (path for path in texts if posixpath.splitext(path)[0] in stems)
     return filter(folder.has_content, beside)
+
+
+def is_label(folder: DataFolder, path: str) -> bool:
+    return _first_label(folder, [path]) is not None
 
 
 def _first_label(folder: DataFolder, paths: Iterable[str]) -> str | None:

@@ -108,6 +108,23 @@ def test_invalid_keypoints_reject_the_box(tmp_path, keypoints):
     assert (reject.reason, reject.scope) == (Reason.UNREADABLE_KEYPOINTS, "box")
 
 
+@pytest.mark.parametrize("form", [str, float, int])
+def test_ids_may_be_floats_or_text(tmp_path, form):
+    annotation = {"image_id": form(1), "category_id": form(3), "bbox": [1, 2, 3, 4]}
+    write(tmp_path, [{"id": 1, "file_name": "a.jpg"}], [annotation], [{"id": form(3), "name": "cat"}])
+    (record,) = records(read(tmp_path))
+    assert [item.class_name for item in record.objects] == ["cat"]
+
+
+@pytest.mark.parametrize(("group", "used", "expected"), [("a", 1, [0, 1]), ("x", 1, [1, 2]), ("a", 0, [1, 2])])
+def test_categories_from_0_are_numbered_from_1_unless_0_groups_the_others(tmp_path, group, used, expected):
+    categories = [{"id": 0, "name": "a"}, {"id": 1, "name": "b", "supercategory": group}]
+    annotation = {"image_id": 1, "category_id": used, "bbox": [1, 2, 3, 4]}
+    items = read(write(tmp_path, [{"id": 1, "file_name": "a.jpg"}], [annotation], categories))
+    assert [item.class_id for item in classes(items)] == expected
+    assert [item.class_name for item in records(items)[0].objects] == [categories[used]["name"]]
+
+
 def test_an_unused_category_0_with_the_name_of_a_class_is_dropped(tmp_path):
     """Roboflow writes such a category for a project named after its class."""
     categories = [{"id": 0, "name": "pothole"}, {"id": 1, "name": "pothole"}]
@@ -158,7 +175,7 @@ def with_categories(text):
         ("[]", "got a list"),
         ('{"images": {}}', "'images'.*got an object"),
         ('{"images": [], "annotations": []}', "'categories'.*got nothing"),
-        (with_categories('{"id": "1", "name": "a"}'), r"categories\[0\]"),
+        (with_categories('{"id": "a", "name": "a"}'), r"categories\[0\]"),
         (with_categories('{"id": 1, "name": " "}'), r"categories\[0\]: 'name' must be 1 to 4096 bytes .*got ''"),
         (with_categories(f'{{"id": 1, "name": "{"x" * 10**6}"}}'), r"categories\[0\]: 'name' .*got 1000000 characters"),
         (with_categories('{"id": 1, "id": 2, "name": "a"}'), r"categories\[0\]: .*'id' twice"),
@@ -228,7 +245,7 @@ def test_images_with_the_same_id_are_all_rejected(tmp_path):
     ("annotation", "reason"),
     [
         ({"image_id": 1, "category_id": 99, "bbox": [1, 2, 3, 4]}, Reason.UNKNOWN_CLASS),
-        ({"image_id": 1, "category_id": "3", "bbox": [1, 2, 3, 4]}, Reason.UNKNOWN_CLASS),
+        ({"image_id": 1, "category_id": "x", "bbox": [1, 2, 3, 4]}, Reason.UNKNOWN_CLASS),
         ({"image_id": 1, "category_id": True, "bbox": [1, 2, 3, 4]}, Reason.UNKNOWN_CLASS),
         ({"image_id": 1, "category_id": 2**70, "bbox": [1, 2, 3, 4]}, Reason.UNKNOWN_CLASS),
         ({"image_id": 1, "bbox": [1, 2, 3, 4]}, Reason.UNKNOWN_CLASS),

@@ -372,3 +372,20 @@ def test_a_missing_source_is_an_error_naming_it(tmp_path, name, source, message)
     folder = write(tmp_path / "data", {"ImageSets/a.txt": "a", "ImageSets/Main/train.txt": "a"})
     with pytest.raises(InputError, match=message):
         list(formats.list_chunks(name, folder, "train", source, IngestSettings()))
+
+
+def test_a_folder_above_data_sets_is_refused_with_their_names_and_formats(tmp_path):
+    files = {
+        "x/My/data.yaml": "names: [a]",
+        "x/My/images/a.jpg": b"x",
+        "x/b/all.json": '{"images": [], "annotations": []}',
+    }
+    write_files(tmp_path, files)
+    with pytest.raises(InputError, match=r"contains x/My \(yolo\), x/b \(coco\)"):
+        formats.detect_format(DataFolder(str(tmp_path)))
+
+
+def test_labels_in_utf_16_are_named_as_such(tmp_path):
+    write_files(tmp_path, {"a.jpg": b"x", "all.json": '{"images": []}'.encode("utf-16")})
+    with pytest.raises(InputError, match=r"all\.json: is UTF-16"):
+        formats.detect_format(DataFolder(str(tmp_path)))

@@ -120,7 +120,7 @@ def make_job(tmp_path):
         with job.staging.open_to_write(job.shard_records_file("train", 0)) as file:
             for record in records:
                 file.write(encode_record(record) + b"\n")
-        job.staging.write_json(job.plan_file, {**vars(Plan()), "label_map": [[1, "cat"]]})
+        job.staging.write_json(job.plan_file, {**vars(Plan()), "label_map": [[1, "cat"]], "unlisted": {}})
         return job
 
     return make
@@ -282,7 +282,7 @@ def test_ids_of_several_files_split_together_do_not_collide(make_coco, tmp_path,
         f"annotations/{part}.json": ([{"id": index, "file_name": f"{part}/{index}.jpg"} for index in range(20)], [])
         for part in ("train", "val")
     }
-    settings = {"format": "coco", "splits": {}, "split_by_ratio": {"a": 0.5, "b": 0.5}}
+    settings = {"format": "coco", "splits": {}, "split_by_ratio": {"a": 0.5, "b": 0.5}, "allow_no_objects": True}
     report = run_ingest(make_coco(files), tmp_path / "out", **settings)
     assert (report["num_written"], report["rejects_by_reason"]) == (40, {})
 

@@ -15,7 +15,7 @@ EVERYTHING = {
     "format": "open_images", "images_dir": "i", "hierarchy_file": "h", "classes": ("größer", "b"),
     "unknown_class": "reject", "masks": True, "keypoints": True, "exif_rotation": "reject", "decode_images": True,
     "max_pixels": 8, "max_image_bytes": 9, "max_boxes": 3, "max_reject_fraction": 0, "shard_max_bytes": 7,
-    "gzip": True,
+    "gzip": True, "max_unlisted_fraction": 1, "allow_no_objects": True, "fractional_boxes": True,
 }  # fmt: skip
 RATIO_SETTINGS = {
     "source": "s", "group_by": "^(a)", "stratify": True, "seed": 3, "separate_near_duplicates": True,

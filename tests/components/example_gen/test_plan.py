@@ -101,12 +101,13 @@ def test_the_plan_does_not_depend_on_the_order_of_the_source(make_sized_voc, pla
     ("categories", "expected"),
     [
         ([{"id": 3, "name": "cat"}, {"id": 7, "name": "dog"}], [(3, "cat"), (7, "dog")]),
-        ([{"id": 0, "name": "my-project"}, {"id": 1, "name": "cat"}], [(1, "cat")]),  # 0 is not used
+        ([{"id": 0, "name": "all"}, {"id": 1, "name": "cat", "supercategory": "all"}], [(1, "cat")]),
     ],
 )
 def test_coco_classes_keep_their_category_ids(make_coco, planned, categories, expected):
     folder = make_coco({"t.json": ([{"id": 1, "file_name": "a.jpg"}], [])}, categories)
-    assert planned(folder, format="coco", splits={"train": "t.json"}).plan.label_map == expected
+    changes = {"format": "coco", "splits": {"train": "t.json"}, "allow_no_objects": True}
+    assert planned(folder, **changes).plan.label_map == expected
 
 
 @pytest.mark.parametrize(("given", "expected"), [((), ["ant", "zebra"]), (("zebra", "ant"), ["zebra", "ant"])])
@@ -115,12 +116,11 @@ def test_other_classes_are_numbered_as_given_or_sorted_by_name(make_voc, planned
     assert planned(folder, classes=given).plan.label_map == list(enumerate(expected, 1))
 
 
-def test_a_used_coco_category_id_zero_is_an_error_with_the_next_step(make_coco, planned):
+def test_a_used_coco_category_id_zero_becomes_1(make_coco, planned):
     annotation = {"image_id": 1, "category_id": 0, "bbox": [1, 2, 3, 4]}
     images = [{"id": 1, "file_name": "a.jpg"}]
     folder = make_coco({"t.json": (images, [annotation])}, categories=[{"id": 0, "name": "cat"}])
-    with pytest.raises(InputError, match=r"t\.json.*got id 0.*classes"):
-        planned(folder, format="coco", splits={"train": "t.json"})
+    assert planned(folder, format="coco", splits={"train": "t.json"}).plan.label_map == [(1, "cat")]
 
 
 def test_an_unknown_class_fails_with_class_file_and_allowed_names(make_voc, planned):
@@ -138,7 +138,12 @@ def test_an_unknown_category_id_fails_with_file_annotation_and_allowed_ids(make_
     message = r"coco/t\.json: annotations\[0\]: category_id 99 .*allowed: \[3, 7\]"
     with pytest.raises(InputError, match=message):
         planned(folder, **changes)
-    assert planned(folder, unknown_class="reject", **changes).rejects == [("unknown_class", "train", "1")]
+    with pytest.raises(
+        InputError, match=r"no box; 1 boxes were rejected; the first reason is t\.json: annotations\[0\]"
+    ):
+        planned(folder, unknown_class="reject", **changes)
+    changes |= {"unknown_class": "reject", "allow_no_objects": True}
+    assert planned(folder, **changes).rejects == [("unknown_class", "train", "1")]
 
 
 def test_a_name_that_is_listed_twice_is_kept_once(make_voc, planned):
@@ -159,7 +164,7 @@ def test_an_image_in_two_splits_is_quarantined_in_the_second(make_voc, planned):
 def test_a_rejected_record_does_not_claim_its_image(make_coco, planned):
     images = [{"id": 1, "file_name": "a.jpg"}, {"id": "1", "file_name": "b.jpg"}, {"id": 2, "file_name": "b.jpg"}]
     folder = make_coco({"t.json": (images, [])})  # 1 and "1" are two ids but one record key
-    found = planned(folder, format="coco", splits={"train": "t.json"})
+    found = planned(folder, format="coco", splits={"train": "t.json"}, allow_no_objects=True)
     assert sum(map(len, found.keys.values())) + len(found.rejects) == 3
     assert "2" in found.keys["train"]
 
@@ -168,7 +173,7 @@ def test_equal_ids_in_two_files_are_not_duplicates(make_coco, planned):
     folder = make_coco(
         {"t.json": ([{"id": 1, "file_name": "a.jpg"}], []), "e.json": ([{"id": 1, "file_name": "b.jpg"}], [])}
     )
-    found = planned(folder, format="coco", splits={"train": "t.json", "eval": "e.json"})
+    found = planned(folder, format="coco", splits={"train": "t.json", "eval": "e.json"}, allow_no_objects=True)
     assert (found.keys, found.rejects) == ({"train": ["1"], "eval": ["1"]}, [])
 
 

@@ -88,7 +88,7 @@ def test_names_are_found_by_number_and_without_names_the_number_is_the_name(tmp_
 @pytest.mark.parametrize(
     ("line", "reason", "detail"),
     [
-        ("2 0.5 0.5 0.1 0.1", Reason.UNKNOWN_CLASS, "'2', allowed: 0 to 1"),
+        ("2 0.5 0.5 0.1 0.1", Reason.UNKNOWN_CLASS, "'2', but data.yaml names 0 to 1"),
         ("-1 0.5 0.5 0.1 0.1", Reason.UNKNOWN_CLASS, "'-1'"),
         ("0.5 0.5 0.5 0.1 0.1", Reason.UNKNOWN_CLASS, "'0.5'"),
         ("inf 0.5 0.5 0.1 0.1", Reason.UNKNOWN_CLASS, "'inf'"),

@@ -91,6 +91,7 @@ def test_label_map_with_many_classes_is_read():
         ("item { id: 0 name: 'x' }", "got id 0, allowed: 1 and up"),
         ("item { id: 16777217 name: 'x' }", "got id 16777217, allowed: up to 16777216"),
         ("item { id: 1 name: 'x' } item { id: 1 name: 'y' }", "id '1' appears twice"),
+        ("item {\n id: 1\n name: 'x'\n id: 2\n}", "4: id occurs twice in one item"),
         ("item { id: 1 name: 'x' } item { id: 2 name: 'x' }", "name 'x' appears twice"),
     ],
 )
