@@ -24,7 +24,7 @@ from detloom.components.example_gen.data_folder import DataFolder
 from detloom.components.example_gen.follow_progress import follow_progress
 from detloom.components.example_gen.hash_images import hash_images, list_blocks
 from detloom.components.example_gen.ingest_job import REJECTS_DIR, STAGING_DIR, IngestJob, SplitCounts
-from detloom.components.example_gen.params import ExampleGenParams, check_split_name
+from detloom.components.example_gen.params import TRAIN, ExampleGenParams, check_split_name
 from detloom.components.example_gen.plan import Plan, Shard, plan, read_plan
 from detloom.components.example_gen.read_annotations import list_chunks, read_annotations
 from detloom.components.example_gen.sources import formats
@@ -42,7 +42,7 @@ from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.data import name_setting
 
 _LOCK_FILE = ".ingest.lock"
-WHOLE_SPLIT = "train"  # name of the only split, if the data set has no splits and none are requested
+WHOLE_SPLIT = TRAIN  # name of the only split, if the data set has no splits and none are requested
 NO_SPLIT = "(none)"  # in the report: records rejected before `split_by_ratio` assigned a split
 
 
@@ -170,8 +170,12 @@ def build_job(
     for name in evidence.splits if not (params.splits or params.split_by_ratio) else ():
         check_split_name(name, f"{root}: the data set's own splits")
     splits: Mapping[str, str] = params.splits or evidence.splits or {WHOLE_SPLIT: ""}
-    names = params.split_by_ratio or splits
     sources = {"": params.source} if params.split_by_ratio else dict(splits)
+    names = params.split_by_ratio or {**splits, **params.cut_from_train}
+    if params.cut_from_train and TRAIN not in splits:
+        raise InputError(f"{root}: cut_from_train needs a split {TRAIN}; the data set has {', '.join(splits)}.")
+    if taken := sorted(params.cut_from_train.keys() & splits.keys()):
+        raise InputError(f"{root}: cut_from_train: the data set has the split {taken[0]} itself; leave it out.")
     return IngestJob(
         params=params,
         data_format=data_format,

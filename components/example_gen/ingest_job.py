@@ -59,7 +59,7 @@ class IngestJob:
 
         The data set's own splits and the groups of the user stay as they are.
         """
-        return bool(self.params.split_by_ratio) and not self.params.group_by
+        return bool(self.params.split_by_ratio or self.params.cut_from_train) and not self.params.group_by
 
     @property
     def staging(self) -> Storage:

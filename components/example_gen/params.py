@@ -3,6 +3,7 @@
 import math
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
 from detloom.components.properties import ComponentParams
@@ -10,6 +11,7 @@ from detloom.schemas.errors import FieldError, check, check_fields
 from detloom.schemas.reading.typed_dict import check_choices, to_dict
 from detloom.schemas.run_file.data import DEFAULT_MAX_DISTANCE, Data, IngestSettings, RatioSettings
 
+TRAIN = "train"
 _SPLIT_NAME = re.compile(r"[A-Za-z0-9_-]{1,63}")
 
 
@@ -24,6 +26,9 @@ class ExampleGenParams(ComponentParams, RatioSettings, IngestSettings):
     split_by_ratio: dict[str, float] = field(default_factory=dict)
     """Share by split, instead of `splits`; `source`, `group_by`, `stratify`, `seed` and `separate_near_duplicates` need
     it."""
+    cut_from_train: dict[str, float] = field(default_factory=dict)
+    """Share of the images of the split train that become another split, such as test=0.15, which the data set lacks. A
+    stable hash selects them, and images that look the same stay together."""
     max_distance: int = DEFAULT_MAX_DISTANCE
     """Largest number of different bits, 0 to 10, between the hashes of two near-duplicates."""
     num_spans: int = 1
@@ -52,9 +57,22 @@ class ExampleGenParams(ComponentParams, RatioSettings, IngestSettings):
         total = sum(shares)
         got = f"{dict(self.split_by_ratio)}, a sum of {total:g}"
         check(not shares or abs(total - 1) <= 1e-6, "split_by_ratio", got, "a sum of 1")
+        cut = self.cut_from_train
+        for split in cut:
+            check_split_name(split, "cut_from_train")
+            check(split != TRAIN and split not in self.splits, "cut_from_train", split, "a split without a source")
+        is_share = all(0 < share < 1 for share in cut.values()) and sum(cut.values()) < 1
+        check(is_share, "cut_from_train", dict(cut), "shares between 0 and 1, with a sum below 1")
+        check(not (cut and shares), "cut_from_train", dict(cut), "nothing with split_by_ratio")
         for item in fields(RatioSettings):
             if getattr(self, item.name) and not shares:
                 raise FieldError(item.name, "allowed only with split_by_ratio.")
+
+    def shares_of(self, source_split: str) -> Mapping[str, float]:
+        """Return the share of each output split of a source's images; empty if all stay in its split."""
+        if self.cut_from_train and source_split == TRAIN:
+            return {TRAIN: 1 - sum(self.cut_from_train.values()), **self.cut_from_train}
+        return self.split_by_ratio
 
     @classmethod
     def from_run_file(cls, data: Data, max_distance: int) -> "ExampleGenParams":
@@ -62,7 +80,11 @@ class ExampleGenParams(ComponentParams, RatioSettings, IngestSettings):
         values = {item.name: getattr(data, item.name) for item in fields(IngestSettings)}
         values["num_spans"] = data.num_spans
         if data.splits is not None:
-            values["splits"] = to_dict(data.splits)
+            sources = {split: getattr(data.splits, split) for split in (TRAIN, "eval", "test")}
+            values["splits"] = {split: source for split, source in sources.items() if source}
+            if data.splits.cut_share:
+                values["cut_from_train"] = {split: data.splits.cut_share for split in sources.keys() - values["splits"]}
+                values["max_distance"] = max_distance
         if data.split_by_ratio is not None:
             settings = to_dict(data.split_by_ratio)
             values |= {item.name: settings.pop(item.name) for item in fields(RatioSettings)}

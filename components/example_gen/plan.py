@@ -183,11 +183,8 @@ def _open_database(path: Path) -> sqlite3.Connection:
 
 
 def _load_records(database: sqlite3.Connection, job: IngestJob, ranks: dict[str, int]) -> None:
-    params = job.params
-    to_one_split = not params.split_by_ratio
-
     def to_row(row: PlanRow, record: bytes) -> tuple[Any, ...]:
-        split = row.split if to_one_split else split_by_hash(row.group, params.split_by_ratio, params.seed)
+        split = _output_split(row.split, row.group, job)
         stratum = min((ranks[name] for name in row.class_names), default=len(ranks))
         place = hashlib.sha256(row.record_key.encode("utf-8", "replace")).digest()[:12]
         return (
@@ -198,6 +195,11 @@ def _load_records(database: sqlite3.Connection, job: IngestJob, ranks: dict[str,
     rows = (to_row(*decode_row(line)) for line in read_lines_of_files(job.staging, RECORDS_DIR))
     columns = "split, source, record_key, image_id, num_bytes, record_group, stratum, out_split, label_path, by_name"
     database.executemany(f"INSERT INTO records ({columns}, place, record) VALUES ({', '.join('?' * 12)})", rows)  # noqa: S608
+
+
+def _output_split(split: str, group: str, job: IngestJob) -> str:
+    shares = job.params.shares_of(split)
+    return split_by_hash(group, shares, job.params.seed) if shares else split
 
 
 def _refuse_duplicates(database: sqlite3.Connection) -> Iterator[Reject]:
@@ -273,12 +275,10 @@ def _join_duplicates(database: sqlite3.Connection, numbers_N: npt.NDArray[np.int
         "INSERT INTO leaders SELECT number, MIN(record_key), record_group FROM alike JOIN records USING (seq) "  # noqa: S608
         f"WHERE {_KEPT} GROUP BY number"
     )
-    params = job.params
-    database.create_function(
-        "split_of", 1, lambda group: split_by_hash(group, params.split_by_ratio, params.seed), deterministic=True
-    )
+    output_split = functools.partial(_output_split, job=job)
+    database.create_function("output_split", 2, output_split, deterministic=True)
     database.execute(
-        "UPDATE records SET record_group = found.record_group, out_split = split_of(found.record_group) "
+        "UPDATE records SET record_group = found.record_group, out_split = output_split(split, found.record_group) "
         "FROM (SELECT seq, record_group FROM alike JOIN leaders USING (number)) AS found "
         "WHERE found.seq = records.seq"
     )

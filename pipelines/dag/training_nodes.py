@@ -146,7 +146,8 @@ def training_hash(run: RunFile) -> str:
     The data path and the devices are not included: moving either is no reason to train again.
     """
     training = training_settings(run.config, run.trainer.strategy)
-    distance = run.checks.near_duplicates.max_distance if run.data.split_by_ratio is not None else None
+    is_divided = run.data.split_by_ratio is not None or (run.data.splits is not None and run.data.splits.cut_share)
+    distance = run.checks.near_duplicates.max_distance if is_divided else None
     parts = {
         "data": f"{to_canonical_json(replace(run.data, path=_ANY_DATA))}{distance}",
         f"{CODE_OF} DetectionExampleGen": source_fingerprint("detloom.components.example_gen.component"),

@@ -127,15 +127,22 @@ def _evaluate_every(num_steps: int) -> int:
     return math.ceil(num_steps / _NUM_EVALUATIONS)
 
 
-def _has_own_splits(scan: DataScan) -> bool:
-    return all(scan.num_images[name] for name in _OWN_SPLITS.values()) and not scan.shared_images
+def _own_sources(scan: DataScan) -> dict[str, str]:
+    """Return the data set's own splits, source by split; at most one of eval and test is missing. Empty: use none."""
+    found = {split: scan.splits[name] for split, name in _OWN_SPLITS.items() if scan.num_images[name]}
+    return found if "train" in found and len(found) > 1 and not scan.shared_images else {}
 
 
 def _count_images(scan: DataScan) -> dict[str, int]:
-    """Return the number of images by split, about right if detloom makes the splits."""
-    if _has_own_splits(scan):
-        return {split: scan.num_images[name] for split, name in _OWN_SPLITS.items()}
-    return {split: round(share * scan.total_images) for split, share in recipes.SPLIT_SHARES.items()}
+    """Return the number of images by split, about right if detloom makes a split."""
+    own = _own_sources(scan)
+    if not own:
+        return {split: round(share * scan.total_images) for split, share in recipes.SPLIT_SHARES.items()}
+    images = {split: scan.num_images[name] for split, name in _OWN_SPLITS.items()}
+    for split in images.keys() - own.keys():
+        images[split] = round(recipes.SPLIT_SHARES[split] * images["train"])
+        images["train"] -= images[split]
+    return images
 
 
 def _choose_splits(scan: DataScan, reasons: dict[str, str]) -> dict[str, Any]:
@@ -146,13 +153,16 @@ def _choose_splits(scan: DataScan, reasons: dict[str, str]) -> dict[str, Any]:
     part = "" if scan.is_complete else "; of the first records of each split"
     reasons["data.path"] = f"{scan.total_images} images; objects: {classes}{part}"
     images = _count_images(scan)
-    if _has_own_splits(scan):
-        data["splits"] = {split: scan.splits[name] for split, name in _OWN_SPLITS.items()}
-        reasons["data.splits"] = f"those of the data set: {_counts(images)} images; {_interval(scan, images['test'])}"
-        return data
-    total = scan.total_images
-    if total < _MIN_IMAGES:
+    total, own = scan.total_images, _own_sources(scan)
+    if len(own) < len(_OWN_SPLITS) and total < _MIN_IMAGES:
         raise InputError(f"{scan.root}: has {total} images; at least {_MIN_IMAGES} are needed to make splits.")
+    if own:
+        missing = next((split for split in _OWN_SPLITS if split not in own), None)
+        cut = {"cut_share": recipes.SPLIT_SHARES[missing]} if missing else {}
+        data["splits"] = {**own, **cut}
+        why = f"; it has no {missing} split, so a part of the training images becomes it" if missing else ""
+        reasons["data.splits"] = f"those of the data set{why}: {_counts(images)} images; {_interval(scan, images['test'])}"
+        return data
     data["split_by_ratio"] = dict(recipes.SPLIT_SHARES)
     why = "the data set has no splits for training, evaluation and test"
     if scan.shared_images:

@@ -43,7 +43,8 @@ class DataScan:
         image_sizes: height and width of images in pixels.
         boxes: [N, 4] ymin, xmin, ymax, xmax of objects as shares of their images.
         max_boxes: largest number of objects of one image.
-        shared_images: two opened files with the same bytes in different splits; empty if there are none.
+        shared_images: two opened files with the same bytes in different splits, or the path that two splits name;
+            empty if there are none. An image that a second split names is not counted again.
         is_complete: False if a split has more than MAX_RECORDS records.
     """
 
@@ -93,8 +94,12 @@ def scan_data(root: str, data_format: str = "") -> DataScan:
     scan = DataScan(root, data_format, evidence.sentence, evidence.splits)
     boxes: list[_RelativeBox] = []
     split_of_image: dict[bytes, tuple[str, str]] = {}
+    split_of_path: dict[str, str] = {}
     for split, source in (evidence.splits or {"": ""}).items():
         for record in _read_records(folder, scan, split, source):
+            if record.image_path and split_of_path.setdefault(record.image_path, split) != split:
+                scan.shared_images = scan.shared_images or (record.image_path,)
+                continue
             image = _read_image(folder, record) if scan.num_images[split] < MAX_IMAGES else b""
             scan.num_images[split] += 1
             scan.boxes_by_class.update(each.class_name for each in record.objects)

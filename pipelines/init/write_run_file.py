@@ -95,6 +95,8 @@ def write_run_file(folder: Path, output: Path, name: str, options: InitOptions, 
     _LOGGER.info("%s: %s images, %s objects.", folder, scan.total_images, sum(scan.boxes_by_class.values()))
     quality = options.quality or DEFAULT_QUALITY
     choices = choose_settings(scan, name, quality)
+    splits = next(text for key, text in choices.reasons.items() if key in ("data.splits", "data.split_by_ratio"))
+    _LOGGER.info("Splits: %s.", splits)
     header = f"Written by `detloom init` for {root}, quality {quality}"
     if options.seconds is not None:
         header += f", budget {format_duration(options.seconds)}"

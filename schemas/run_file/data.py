@@ -25,16 +25,24 @@ class Splits:
 
     train: str
     """Data for training."""
-    eval: str
-    """Data for evaluation during training, which selects the checkpoint."""
-    test: str
-    """Data for the evaluation of the exported model; training never uses it."""
+    eval: str = ""
+    """Data for evaluation during training, which selects the checkpoint; empty: see `cut_share`."""
+    test: str = ""
+    """Data for the evaluation of the exported model; training never uses it. Empty: see `cut_share`."""
+    cut_share: float = 0.0
+    """Share of the training images that become the split whose source is empty, `eval` or `test`. A stable hash selects
+    them, and images that look the same stay together."""
 
     def __post_init__(self) -> None:
-        for split in ("train", "eval", "test"):
-            check(bool(getattr(self, split)), split, "nothing", "a name")
+        check(bool(self.train), "train", "nothing", "a name")
         for split in ("eval", "test"):
             check(getattr(self, split) != self.train, split, repr(self.train), "another split than train", "train")
+        if self.eval and self.test:
+            check(not self.cut_share, "cut_share", self.cut_share, "0 with all three splits", "eval")
+            return
+        missing = "eval" if self.test else "test"
+        check(bool(self.eval or self.test), "eval", "neither eval nor test", "one of them, or data.split_by_ratio")
+        check(0 < self.cut_share < 1, missing, "nothing", "a name, or cut_share between 0 and 1", "cut_share")
 
 
 @dataclass(frozen=True, kw_only=True)

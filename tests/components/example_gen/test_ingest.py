@@ -103,6 +103,28 @@ def test_identical_images_are_written_to_one_split(make_voc, tmp_path, run_inges
     assert not digests[0] & digests[1]
 
 
+def test_a_test_split_is_cut_from_training_and_the_others_stay(make_voc, tmp_path, run_ingest, read_features):
+    folder = make_voc({"train": [f"t{index}" for index in range(24)], "val": ["a", "b"]})
+    for index in range(0, 24, 2):
+        shutil.copyfile(folder / f"JPEGImages/t{index}.jpg", folder / f"JPEGImages/t{index + 1}.jpg")
+    splits = {"splits": {"train": "train", "eval": "val"}, "cut_from_train": {"test": 0.4}}
+    report = run_ingest(folder, tmp_path / "out", test_pipeline.TestPipeline, **splits)
+    num_by_split = {split: counts["num_written"] for split, counts in report["splits"].items()}
+    assert num_by_split["eval"] == 2
+    assert 4 <= num_by_split["test"] == 24 - num_by_split["train"] <= 16
+    train, test = (
+        {each[keys.IMAGE_SHA256].bytes_list.value[0] for each in read_features(tmp_path / f"out/Split-{split}")}
+        for split in ("train", "test")
+    )
+    assert (len(train | test), len(train & test)) == (12, 0)  # equal images are together
+
+
+@pytest.mark.parametrize(("lists", "message"), [(["val"], "needs a split train"), (["train", "test"], "test itself")])
+def test_a_split_is_cut_only_if_it_can_be(make_voc, tmp_path, run_ingest, lists, message):
+    with pytest.raises(InputError, match=message):
+        run_ingest(make_voc({name: ["a"] for name in lists}), tmp_path / "out", splits={}, cut_from_train={"test": 0.4})
+
+
 @pytest.fixture
 def make_job(tmp_path):
     """Return a job with one planned shard, `train` 0, that holds the given records."""

@@ -52,6 +52,14 @@ def test_the_ratios_of_the_run_file_become_parameters():
     assert params == ExampleGenParams(split_by_ratio=shares, max_distance=7, **RATIO_SETTINGS)
 
 
+@pytest.mark.parametrize("missing", ["eval", "test"])
+def test_a_split_that_the_run_file_lacks_is_cut_from_training(missing):
+    sources = {split: f"{split}.json" for split in ("train", "eval", "test") if split != missing}
+    params = ExampleGenParams.from_run_file(Data(path="x", splits=Splits(**sources, cut_share=0.2)), max_distance=7)
+    assert params == ExampleGenParams(splits=sources, cut_from_train={missing: 0.2}, max_distance=7)
+    assert params.shares_of("train") == {"train": 0.8, missing: 0.2}
+
+
 def test_the_run_file_and_the_readers_have_the_same_formats():
     assert typing.get_args(type_hints(Data)["format"]) == (AUTO, *FORMATS)
 
@@ -74,6 +82,8 @@ def test_the_run_file_and_the_readers_have_the_same_formats():
         ({"splits": {}, "split_by_ratio": {"train": 1.0}, "source": "/x"}, "source: got '/x'"),
         ({"splits": {}, "split_by_ratio": {"train": 1.0}, "group_by": "a"}, "group_by: got 'a'.*group"),
         ({"splits": {}, "split_by_ratio": {"train": 1.0}, "group_by": "(a"}, "group_by: got"),
+        *[({"cut_from_train": cut}, "cut_from_train: got") for cut in ({"train": 0.1}, {"test": 1.0}, {"a/b": 0.1})],
+        ({"splits": {}, "split_by_ratio": {"train": 1.0}, "cut_from_train": {"test": 0.1}}, "cut_from_train: got"),
         *[({name: value}, f"{name}: .*only with split_by_ratio") for name, value in RATIO_SETTINGS.items()],
         ({"max_distance": 11}, "max_distance: got 11, allowed: 0 to 10"),
         ({"num_spans": 0}, "num_spans: got 0"),

@@ -32,6 +32,21 @@ def test_splits_of_the_data_set_are_used(make_coco):
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["train", "valid"], {"eval": "annotations/valid.json", "cut_share": 0.15}),
+        (["train", "test"], {"test": "annotations/test.json", "cut_share": 0.1}),
+    ],
+)
+def test_the_splits_of_the_data_set_stay_if_one_is_missing(make_coco, names, expected):
+    numbers = [list(range(40)), [50]]
+    choices = choose_settings(scan_data(str(make_coco(dict(zip(names, numbers, strict=True))))), "cells", "fast")
+    assert choices.settings["data"]["splits"] == {"train": "annotations/train.json", **expected}
+    assert f"train {40 * (1 - expected['cut_share']):.0f}" in choices.reasons["data.splits"]
+    assert "part of the training images" in choices.reasons["data.splits"]
+
+
 def test_splits_that_share_images_are_divided_again(make_coco):
     scan = scan_data(str(make_coco({"train": list(range(30)), "val": [30], "test": [3]})))
     choices = choose_settings(scan, "cells", "balanced")

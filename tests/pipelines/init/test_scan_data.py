@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from detloom.pipelines.init.scan_data import scan_data
 from detloom.schemas.errors import InputError
@@ -26,6 +27,17 @@ def test_equal_files_in_two_splits_are_found_and_those_in_one_split_not_reported
     images = folder / "images"
     (images / "train_1.png").write_bytes((images / "train_2.png").read_bytes())
     assert sorted(scan_data(str(folder)).shared_images) == ["images/test_3.png", "images/train_3.png"]
+
+
+def test_an_image_that_two_splits_name_is_counted_once(tmp_path):
+    (tmp_path / "images").mkdir()
+    (tmp_path / "data.yaml").write_text("{train: images, val: images, names: [cell]}")
+    for number in range(3):
+        Image.new("RGB", (8, 8), (number, 0, 0)).save(tmp_path / f"images/{number}.png")
+        (tmp_path / f"images/{number}.txt").write_text("0 0.5 0.5 0.5 0.5\n")
+    scan = scan_data(str(tmp_path))
+    assert (scan.total_images, sum(scan.boxes_by_class.values()), len(scan.boxes)) == (3, 3, 3)
+    assert scan.shared_images == ("images/0.png",)
 
 
 def test_unreadable_images_keep_the_size_that_the_labels_state(make_coco):
@@ -78,8 +90,6 @@ def test_boxes_without_an_area_in_the_image_are_left_out(make_coco, box):
 
 
 def test_images_without_labels_and_a_data_set_without_objects_are_refused(tmp_path, make_coco):
-    from PIL import Image
-
     with pytest.raises(InputError, match="no object whose image can be read"):
         scan_data(str(make_coco({"train": []})))
     (tmp_path / "unlabelled").mkdir()
