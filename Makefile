@@ -23,7 +23,7 @@ help: ## print this list
 	@echo "  PYTHON=/path/to/python3.10 picks the interpreter, TFX_LINE=1.16 or 1.21 the TFX line, ARGS=... goes to the tool."
 
 .PHONY: venv
-venv: ## find a Python and build .venv (done by the others when needed)
+venv: ## find a Python and build .venv (done by the others when needed); ACCELERATOR=gpu adds NVIDIA's libraries
 	@bash scripts/setup_venv.sh
 
 .PHONY: demo

@@ -62,7 +62,7 @@ def check_config(source: str, overrides: Sequence[Located] = ()) -> ConfigCheck:
             check = ConfigCheck(file=source, verdict="refused", error=str(refusal(report)))
         elif is_run_file(source):
             run = build_run(tree)  # paths as written: values of environment variables are not printed
-            check_paths(run, tree, Path(source))  # raises InputError
+            check_paths(run, tree, Path(source), overrides)  # raises InputError
             check_learned_columns(run)
             check = _answer(source, run.config, tuple(_values(to_dict(run), tree)))
         else:

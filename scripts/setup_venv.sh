@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Build .venv for this checkout: a suitable Python, the pinned packages of a TFX line, and detloom itself (editable).
 # Safe to repeat: does nothing if the environment is up to date, and starts over if the last set-up did not finish.
-# PYTHON= and TFX_LINE= are explained in find_python.sh.
+# PYTHON= and TFX_LINE= are explained in find_python.sh; ACCELERATOR=gpu adds NVIDIA's libraries, which stay until
+# ACCELERATOR=cpu.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
@@ -29,6 +30,7 @@ environment_is_current() {
     [ -n "$line" ] && [ "$(stamped root)" = "$root" ] || return 1
     [ "$(stamped packages)" = "$(packages_hash "$line")" ] || return 1
     [ -z "${TFX_LINE:-}" ] || [ "$TFX_LINE" = "$line" ] || return 1
+    [ "${ACCELERATOR:-}" != cpu ] || [ "$(stamped accelerator)" != gpu ] || return 1
     # -S: without site-packages it starts in 10 ms. A system upgrade from 3.12 to 3.13 leaves a link to the old version.
     version=$("$venv/bin/python" -I -S -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) || return 1
     [[ $(stamped version) == "$version".* ]] || return 1
@@ -39,7 +41,7 @@ environment_is_current() {
 
 write_stamp() { # LINE VERSION PYTHON
     printf '%s\n' "line=$1" "version=$2" "python=$3" "root=$root" "packages=$(packages_hash "$1")" \
-        "project=$(project_hash)" >"$stamp.new"
+        "project=$(project_hash)" "accelerator=$accelerator" >"$stamp.new"
     mv "$stamp.new" "$stamp"
 }
 
@@ -103,6 +105,7 @@ build() {
     # The file is complete (`pip check` confirms it), so pip need not resolve and cannot backtrack.
     step "packages" "${pip[@]}" --no-build-isolation --no-deps -r "$constraints"
     install_project
+    [ "$accelerator" != gpu ] || install_gpu_libraries "$line"
     step "check" "$venv/bin/python" -m pip check
     write_stamp "$line" "$version" "$python"
     say "done in $SECONDS s"
@@ -110,6 +113,12 @@ build() {
 
 install_project() {
     step "detloom, editable" "$venv/bin/python" -m pip install --no-deps --no-build-isolation -e "$root"
+}
+
+# The versions are those that TensorFlow's own extra names.
+install_gpu_libraries() { # LINE
+    step "NVIDIA's libraries" "$venv/bin/python" -m pip install --progress-bar off \
+        -c "$root/constraints/tfx-$1.txt" "tensorflow[and-cuda]"
 }
 
 # One set-up at a time per checkout. pip inherits the lock: if only this script is killed, the next call waits until the
@@ -120,9 +129,12 @@ if command -v flock >/dev/null && ! flock -n 9; then
     flock 9
 fi
 
+accelerator=$(stamped accelerator)
+case ${ACCELERATOR:-} in cpu | gpu) accelerator=$ACCELERATOR ;; esac # others are those of images
 if ! environment_is_current; then
     build
-elif [ "$(stamped project)" != "$(project_hash)" ]; then
+elif [ "$(stamped project)" != "$(project_hash)" ] || [ "$(stamped accelerator)" != "$accelerator" ]; then
+    [ "$accelerator" != gpu ] || install_gpu_libraries "$(stamped line)"
     install_project
     write_stamp "$(stamped line)" "$(stamped version)" "$(stamped python)"
 fi

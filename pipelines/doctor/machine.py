@@ -25,12 +25,18 @@ def check_tensorflow() -> Iterator[CheckResult]:
     tensorflow = run_probe(_TENSORFLOW_PROBE)
     version, devices = tensorflow["version"], tensorflow["devices"]
     yield CheckResult(name="TensorFlow", status="ok", detail=f"{version}, devices {', '.join(devices)}")
-    if _has_nvidia_gpu() and not any(device.startswith("GPU") for device in devices):
+    gpus = [device for device in devices if device.startswith("GPU")]
+    if gpus:
+        yield CheckResult(name="GPU", status="ok", detail=f"TensorFlow sees {', '.join(gpus)}")
+    elif not _has_nvidia_gpu():
+        yield CheckResult(name="GPU", status="ok", detail="this machine has none; training uses the CPU")
+    else:
         yield CheckResult(
             name="GPU",
             status="warning",
-            detail="the machine has an NVIDIA GPU, TensorFlow sees none",
-            next_step=f"pip install 'tensorflow[and-cuda]=={version}', and check CUDA_VISIBLE_DEVICES",
+            detail="the machine has an NVIDIA GPU, TensorFlow sees none; training uses the CPU",
+            next_step=f"`make venv ACCELERATOR=gpu` in a checkout, else pip install 'tensorflow[and-cuda]=={version}'; "
+            "nvidia-smi shows whether the driver works, and CUDA_VISIBLE_DEVICES may hide the GPU",
         )
 
 
@@ -40,7 +46,7 @@ def check_tfx() -> Iterator[CheckResult]:
 
 
 def _has_nvidia_gpu() -> bool:
-    return any(Path("/dev").glob("nvidia[0-9]*"))
+    return any(Path("/dev").glob("nvidia[0-9]*")) or Path("/usr/lib/wsl/lib/libcuda.so.1").exists()
 
 
 def check_memory() -> Iterator[CheckResult]:

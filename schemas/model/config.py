@@ -116,10 +116,10 @@ class Train:
     """Add the penalties of `conv_hyperparams.regularizer` to the loss."""
     fine_tune_checkpoint: str = ""
     """Initial weights: a checkpoint (path without suffix), a model's folder, a Keras weights file, for
-    EfficientNet-Lite a PyTorch file (in a run file, relative to it), the address of an archive with a checkpoint
-    (`https://.../NAME.tar.gz`, with `#sha256=...` to fix its content), which the Trainer downloads once, or `imagenet`
-    for ImageNet weights: those that are installed for EfficientNet-Lite0 to Lite2, for others those that
-    keras.applications downloads. Empty starts from random weights."""
+    EfficientNet-Lite a PyTorch file (a path in a run file is relative to it, one of `--set` to the current folder), the
+    address of an archive with a checkpoint (`https://.../NAME.tar.gz`, with `#sha256=...` to fix its content), which
+    the Trainer downloads once, or `imagenet` for ImageNet weights: those that are installed for EfficientNet-Lite0 to
+    Lite2, for others those that keras.applications downloads. Empty starts from random weights."""
     fine_tune_checkpoint_type: FineTuneMode = "auto"
     """Part to restore: `classification` the backbone, `detection` a detector without its heads, `full` a whole
     detector, `all_but_classes` a detector without its last class layer. `auto` chooses by the contents of the

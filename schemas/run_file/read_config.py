@@ -55,7 +55,7 @@ def read_training_config(source: str, overrides: Sequence[Located] = ()) -> Trai
     config = read_config(source, overrides)
     if not is_run_file(source):
         return config
-    return replace(config, train=resolve_checkpoint(config.train, Path(source)))
+    return replace(config, train=resolve_checkpoint(config.train, Path(source), overrides))
 
 
 def read_sections(run_file: Path | str, overrides: Sequence[Located] = ()) -> RunFile:

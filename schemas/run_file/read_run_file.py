@@ -45,7 +45,7 @@ def load_run_tree(path: Path, overrides: Sequence[Located] = ()) -> tuple[Locate
         got = show_value((), detector)
         raise InputError(f"{where}: got {got}, allowed: the name of a preset or the path of a file.")
     try:
-        config, report = load_tree(detector, path.resolve().parent, above=tree)
+        config, report = load_tree(detector, _base_folder("detector", path, overrides), above=tree)
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
     for layer in (file, over):
@@ -85,29 +85,33 @@ def read_run_file(
         raise refusal(report)
     run = build_run(tree)
     return (
-        resolve_paths(run, tree, path, workspace) if place == "local" else resolve_remote_paths(run, tree, path, place)
+        resolve_paths(run, tree, path, workspace, overrides)
+        if place == "local"
+        else resolve_remote_paths(run, tree, path, place)
     )
 
 
-def resolve_paths(run: RunFile, tree: Located, path: Path, workspace: Path | None = None) -> RunFile:
+def resolve_paths(
+    run: RunFile, tree: Located, path: Path, workspace: Path | None = None, overrides: Sequence[Located] = ()
+) -> RunFile:
     """Return the run with absolute paths and expanded `${NAME}` variables.
 
     Args:
         tree: the tree of the run; locates each path for messages.
         path: path of the run file, to which other paths are relative.
         workspace: replaces the run's workspace.
+        overrides: their paths are relative to the current folder.
 
     Raises:
         InputError: for a variable that is not set, an address instead of a folder, or a missing data folder.
     """
-    folder = path.resolve().parent
 
     def resolve(value: str, key: str) -> str:
         where = place_of(tree.locate, tuple(key.split(".")))
         expanded = _expand(value, where)
         if "://" in expanded or "\0" in expanded:
             raise InputError(f"{where}: got '{redact(value)}', allowed: a folder on this machine.")
-        return str((folder / expanded).absolute())
+        return str((_base_folder(key, path, overrides) / expanded).absolute())
 
     def resolve_folder(value: str, key: str, schemes: tuple[str, ...] = REMOTE_SCHEMES) -> str:
         where = place_of(tree.locate, tuple(key.split(".")))
@@ -143,19 +147,27 @@ def resolve_paths(run: RunFile, tree: Located, path: Path, workspace: Path | Non
     if run.retrain is not None:
         records = resolve_folder(run.retrain.records, "retrain.records") if run.retrain.records else push_to
         run = replace(run, retrain=replace(run.retrain, records=records))
-    return replace(run, workspace=str(workspace), push_to=push_to, train=resolve_checkpoint(run.train, path))
+    return replace(run, workspace=str(workspace), push_to=push_to, train=resolve_checkpoint(run.train, path, overrides))
 
 
-def resolve_checkpoint(train: Train, path: Path) -> Train:
+def _base_folder(key: str, path: Path, overrides: Sequence[Located]) -> Path:
+    """Return the folder to which the path at `key` is relative: the current one if an override gives it."""
+    is_override = any(layer.holds(tuple(key.split("."))) for layer in overrides)
+    return Path.cwd() if is_override else path.resolve().parent
+
+
+def resolve_checkpoint(train: Train, path: Path, overrides: Sequence[Located] = ()) -> Train:
     """Make the path of `fine_tune_checkpoint` absolute.
 
     Args:
         path: path of the run file, to which the checkpoint is relative.
+        overrides: a checkpoint that they name is relative to the current folder.
     """
     written = train.fine_tune_checkpoint.strip()
     if written in ("", IMAGENET) or "://" in written or written.startswith(PLACEHOLDER):
         return train
-    address = (path.resolve().parent / os.path.expanduser(written)).absolute()
+    folder = _base_folder("train.fine_tune_checkpoint", path, overrides)
+    address = (folder / os.path.expanduser(written)).absolute()
     return replace(train, fine_tune_checkpoint=str(address))
 
 
@@ -224,13 +236,13 @@ def check_checkpoint(checkpoint: str, tree: Located, place: str) -> None:
         )
 
 
-def check_paths(run: RunFile, tree: Located, path: Path) -> None:
+def check_paths(run: RunFile, tree: Located, path: Path, overrides: Sequence[Located] = ()) -> None:
     """Raise InputError unless the paths are valid on this machine or in a place that the run file configures."""
     errors = []
     for place in (*(place for place in _REMOTE if getattr(run, place) is not None), "local"):
         try:
             if place == "local":
-                resolve_paths(run, tree, path)
+                resolve_paths(run, tree, path, overrides=overrides)
             else:
                 resolve_remote_paths(run, tree, path, place)
             return

@@ -13,20 +13,22 @@ def only(results):
 
 
 @pytest.mark.parametrize(
-    ("has_gpu", "devices", "statuses"),
+    ("has_gpu", "devices", "expected"),
     [
-        (False, ["CPU:0"], {"TensorFlow": "ok"}),
-        (True, ["CPU:0", "GPU:0"], {"TensorFlow": "ok"}),
-        (True, ["CPU:0"], {"TensorFlow": "ok", "GPU": "warning"}),
+        (False, ["CPU:0"], ("ok", "has none")),
+        (True, ["CPU:0", "GPU:0"], ("ok", "sees GPU:0")),
+        (True, ["CPU:0"], ("warning", "sees none")),
     ],
 )
-def test_a_gpu_that_tensorflow_does_not_see_is_a_warning(monkeypatch, has_gpu, devices, statuses):
+def test_a_gpu_that_tensorflow_does_not_see_is_a_warning(monkeypatch, has_gpu, devices, expected):
     monkeypatch.setattr(machine, "_has_nvidia_gpu", lambda: has_gpu)
     monkeypatch.setattr(machine, "run_probe", lambda code: {"version": "2.16.2", "devices": devices})
-    results = list(check_tensorflow())
-    assert {result.name: result.status for result in results} == statuses
-    assert results[0].detail == f"2.16.2, devices {', '.join(devices)}"
-    assert all("tensorflow[and-cuda]==2.16.2" in result.next_step for result in results[1:])
+    tensorflow, gpu = check_tensorflow()
+    assert (tensorflow.status, tensorflow.detail) == ("ok", f"2.16.2, devices {', '.join(devices)}")
+    status, text = expected
+    assert (gpu.name, gpu.status) == ("GPU", status)
+    assert text in gpu.detail
+    assert ("ACCELERATOR=gpu" in gpu.next_step and "and-cuda]==2.16.2" in gpu.next_step) == (status == "warning")
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from detloom.schemas.presets.presets import find_preset
 from detloom.schemas.reading.overrides import parse_set
 from detloom.schemas.reading.typed_dict import from_json, to_canonical_json
 from detloom.schemas.run_file.data import EMBEDDED_DIGITS
+from detloom.schemas.run_file.read_config import read_training_config
 from detloom.schemas.run_file.read_run_file import read_run_file
 from detloom.schemas.run_file.run_file import DEFAULT_DETECTOR, RunFile
 
@@ -70,6 +71,18 @@ def test_checkpoint_is_relative_to_the_run_file(tmp_path, monkeypatch, written, 
         write(tmp_path, TEXT.replace("train: {batch", f"train: {{fine_tune_checkpoint: '{written}', batch"))
     )
     assert run.train.fine_tune_checkpoint == read.format(folder=tmp_path)
+
+
+def test_paths_of_overrides_are_relative_to_the_current_folder(tmp_path, monkeypatch):
+    other = tmp_path / "other"
+    (other / "photos").mkdir(parents=True)
+    monkeypatch.chdir(other)
+    keys = ("train.fine_tune_checkpoint", "push_to", "workspace")
+    overrides = [*(parse_set(f"{key}=given") for key in keys), parse_set("data.path=photos")]
+    run = read_run_file(write(tmp_path, TEXT), overrides=overrides)
+    assert {run.train.fine_tune_checkpoint, run.push_to, run.workspace} == {str(other / "given")}
+    assert run.data.path == str(other / "photos")
+    assert read_training_config(str(tmp_path / "run.yaml"), overrides).train == run.train
 
 
 def test_data_and_artifacts_may_be_in_a_bucket_and_the_workspace_an_argument(tmp_path, monkeypatch):
