@@ -17,6 +17,7 @@ from PIL import Image
 
 from detloom.components.storage.storage import is_address
 from detloom.pipelines.predict.image_files import ImageFile, prepare_image
+from detloom.pipelines.predict.score_threshold import recommended_score
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.strategy import Strategy, StrategyKind
 from detloom.schemas.reading.overrides import KeyPath, Located, nest, split_key
@@ -46,6 +47,11 @@ class LoadedDetector:
     def label_map(self) -> "LabelMap":
         """The classes: ids and names."""
         return self._detector.label_map
+
+    @property
+    def recommended_score(self) -> float:
+        """The minimum score of `detloom predict` and `serve`: that with the best F1 in the model card, else 0.5."""
+        return recommended_score(Path(self._detector.model_dir))
 
     @overload
     def predict(  # type: ignore[overload-overlap]  # a text is a path, not a sequence of letters

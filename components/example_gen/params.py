@@ -83,7 +83,7 @@ class ExampleGenParams(ComponentParams, RatioSettings, IngestSettings):
             sources = {split: getattr(data.splits, split) for split in (TRAIN, "eval", "test")}
             values["splits"] = {split: source for split, source in sources.items() if source}
             if data.splits.cut_share:
-                values["cut_from_train"] = {split: data.splits.cut_share for split in sources.keys() - values["splits"]}
+                values["cut_from_train"] = dict.fromkeys(sources.keys() - values["splits"], data.splits.cut_share)
                 values["max_distance"] = max_distance
         if data.split_by_ratio is not None:
             settings = to_dict(data.split_by_ratio)

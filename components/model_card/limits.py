@@ -90,9 +90,16 @@ def _of_slices(evaluation: Json) -> Iterator[str]:
 def _of_scores(evaluation: Json) -> Iterator[str]:
     error = evaluation["calibration_error"]
     if error is not None:
+        best = evaluation["best_f1"]
+        at_best = ""
+        if best:
+            least, precision = format_number(best["min_score"]), format_number(best["precision"])
+            at_best = (
+                f"detections with a score of at least {least} (best F1) have a precision of {precision} at IoU 0.50. "
+            )
         yield (
-            "A score is not a probability: scores differ from the share of correct detections (IoU 0.50) by "
-            f"{format_number(error)} on average (expected calibration error)."
+            f"A score is not a probability: {at_best}Over all detections, most of which have low "
+            f"scores, score and precision differ by {format_number(error)} on average (expected calibration error)."
         )
     unreached = [row["name"] for row in evaluation["per_class"] if row["num_boxes"] and row["wanted_precision"] is None]
     if unreached:

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 
 import jinja2
@@ -32,6 +33,7 @@ def load_template(folder: Path, name: str) -> jinja2.Template:
         lstrip_blocks=True,
     )
     add_filters(environment)
+    environment.globals["today"] = lambda: datetime.now(timezone.utc).date().isoformat()
     environment.globals["sort_script"] = read_shared_script(_SORT_SCRIPT)
     return environment.get_template(name)
 

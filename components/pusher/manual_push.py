@@ -4,6 +4,7 @@ Every problem, such as a full disk or an unreachable storage, is an InputError.
 """
 
 import contextlib
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from detloom.components.pusher.versions import VersionState, describe_versions, 
 from detloom.schemas.contracts.version_names import parse_versions
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import redact
+from detloom.schemas.run_file.model_card import CARD_JSON
 from detloom.schemas.run_file.push import is_remote
 
 
@@ -35,12 +37,25 @@ def push_by_hand(
         return push_model(
             model_dir,
             _checked(push_dir),
-            origin=Origin(model_uri=model_uri, reason=f"by hand: {reason.strip()}"),
+            origin=Origin(
+                model_uri=model_uri,
+                reason=f"by hand: {reason.strip()}",
+                metrics=_metrics_of_card(card_dir) if card_dir else {},
+            ),
             card_dir=card_dir,
             keep_versions=keep_versions,
             allow_class_change="any" if allow_class_change else "none",
             lock_seconds=lock_seconds,
         )
+
+
+def _metrics_of_card(card_dir: Path) -> dict[str, float]:
+    """Return AP and AP50 of a model card; empty without an evaluation in it."""
+    try:
+        metrics = json.loads((card_dir / CARD_JSON).read_bytes())["evaluation"]["metrics"]
+        return {name: float(metrics[name]["value"]) for name in ("AP", "AP50")}
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):  # no card, or not one of this format
+        return {}
 
 
 def roll_back_by_hand(

@@ -10,7 +10,7 @@ import click
 
 from detloom.components.example_gen.sources.formats import FORMATS
 from detloom.pipelines.command_line.command import command
-from detloom.pipelines.command_line.options import FILE, FOLDER
+from detloom.pipelines.command_line.options import FILE, FOLDER, PATH
 from detloom.schemas.errors import InputError
 from detloom.schemas.presets.recipes import DEFAULT_QUALITY, QUALITIES, Quality
 
@@ -62,7 +62,7 @@ def recipe_options(command: _Command) -> _Command:
     "detloom init photos/cells -o cells.yaml --budget 20m",
     "detloom init --from-odapi models/pets/pipeline.config -o pets.yaml",
 )
-@click.argument("folder", type=FOLDER, required=False)
+@click.argument("folder", type=PATH, required=False)
 @click.option(
     "--from-odapi",
     "config",
@@ -111,6 +111,11 @@ def init(
     options = InitOptions(quality=quality, seconds=budget, data_format=data_format)
     if (folder is None) == (config is None):
         raise InputError("detloom init: needs either FOLDER, with labelled images, or --from-odapi.")
+    if folder is not None and folder.is_file():
+        raise InputError(
+            f"{folder}: is a file; give the folder of the data set, such as '{folder.parent}'. --from-odapi reads a "
+            "pipeline.config."
+        )
     if config is not None and options != InitOptions():
         raise InputError("--budget, --quality and --format need FOLDER; with --from-odapi, the configuration decides.")
     if folder is not None and (records is not None or checkpoint is not None):

@@ -16,7 +16,11 @@ from detloom.pipelines.command_line.options import STORED_FOLDER, STORED_PATH, c
     "detloom inspect data/examples --augment cells.yaml",
 )
 @click.argument("examples", metavar="DIR", type=STORED_FOLDER)
-@click.option("--output", type=STORED_PATH, help="The page; default: DIR/inspect.html, or DIR/augment.html.")
+@click.option(
+    "--output",
+    type=STORED_PATH,
+    help="The page. Default: inspect.html or augment.html in the current folder; for an address, in DIR.",
+)
 @click.option("--split", help="Only this split.")
 @click.option("--class", "class_name", help="Only images with an object of this class.")
 @click.option("--images", "num_images", type=click.IntRange(1, 200), help="Default: 24, or 8 with --augment.")
@@ -52,14 +56,16 @@ def inspect(
     """
     from detloom.components.dataset_validator.report.augment_page import AUGMENT_HTML, write_augment_page
     from detloom.components.dataset_validator.report.inspect_page import INSPECT_HTML, write_inspect_page
+    from detloom.schemas.run_file.push import is_remote
     from detloom.schemas.run_file.read_config import read_config
 
-    page = str(output or f"{examples}/{INSPECT_HTML if config is None else AUGMENT_HTML}")
+    name = INSPECT_HTML if config is None else AUGMENT_HTML
+    page = str(output or (f"{examples}/{name}" if is_remote(str(examples)) else name))
     settings = read_config(config) if config is not None else None
     chosen: dict[str, Any] = {"split": split, "class_name": class_name}
     if num_images is not None:
         chosen["num_images"] = num_images
-    with local_output(posixpath.dirname(page)) as folder:
+    with local_output(posixpath.dirname(page) or ".") as folder:
         path = folder / posixpath.basename(page)
         if settings is None:
             write_inspect_page(copied(examples), path, **chosen)

@@ -7,16 +7,25 @@ import click
 
 from detloom.components.storage.storage import is_address
 from detloom.pipelines.command_line.command import command
-from detloom.pipelines.command_line.options import FILE, PATH, STORED_PATH, NumberRange, complete_file, copied_model
+from detloom.pipelines.command_line.options import (
+    FILE,
+    FOLDER,
+    PATH,
+    STORED_PATH,
+    NumberRange,
+    complete_file,
+    copied_model,
+)
 from detloom.pipelines.predict.score_threshold import OPTION_HELP, choose_min_score
 from detloom.schemas.errors import InputError
-from detloom.schemas.reading.redact import redact
+from detloom.schemas.reading.redact import escape, redact
 
 
 @command(
     "detloom predict photo.jpg --model serving --output boxes.png",
     "detloom predict photos --model serving --output boxes --json found.json",
     "detloom predict data/images --model serving --json found.json --ground-truth labels.json",
+    "detloom predict photos --model serving --csv found.csv --yolo labels",
 )
 @click.argument("what", nargs=-1, required=True, metavar="WHAT...", shell_complete=complete_file)
 @click.option("--model", type=STORED_PATH, required=True, help="A pushed model, or the folder of its versions.")
@@ -26,6 +35,18 @@ from detloom.schemas.reading.redact import redact
     help="Write images with boxes to this file, or to this folder if there are several images.",
 )
 @click.option("--json", "json_file", type=FILE, metavar="FILE", help="Write the detections as COCO results.")
+@click.option(
+    "--csv",
+    "csv_file",
+    type=FILE,
+    metavar="FILE",
+    help="Write a table: image, class_id, class, score, and xmin, ymin, xmax, ymax in pixels.",
+)
+@click.option(
+    "--yolo",
+    type=FOLDER,
+    help="Write YOLO labels into this folder: a text file for each image, and classes.txt; without scores.",
+)
 @click.option(
     "--ground-truth",
     type=FILE,
@@ -47,6 +68,8 @@ def predict(
     model: Path | str,
     output: Path | None,
     json_file: Path | None,
+    csv_file: Path | None,
+    yolo: Path | None,
     ground_truth: Path | None,
     min_score: float | None,
     batch_size: int,
@@ -54,12 +77,19 @@ def predict(
 ) -> None:
     """Detect objects in images.
 
-    WHAT is files and folders. Prints one line per object, unless there are several images and --output or --json is
-    set.
+    WHAT is files and folders. Prints one line per object, unless there are several images and an output
+    is set.
     """
     from detloom.pipelines.local.console import format_next, show_log
-    from detloom.pipelines.predict.image_files import find_images
-    from detloom.pipelines.predict.predict_files import Outputs, build_coco_output, match_ground_truth, predict_files
+    from detloom.pipelines.predict import image_files
+    from detloom.pipelines.predict.label_files import CsvOutput, YoloOutput
+    from detloom.pipelines.predict.predict_files import (
+        Outputs,
+        ResultFile,
+        build_coco_output,
+        match_ground_truth,
+        predict_files,
+    )
     from detloom.trainer_module.export.predict import load_exported_detector
 
     if ground_truth is not None and json_file is None:
@@ -67,20 +97,25 @@ def predict(
     if address := next((each for each in what if is_address(each)), None):
         raise InputError(f"WHAT: '{redact(address)}' is not on this machine; copy the images first.")
     is_one = len(what) == 1 and Path(what[0]).is_file()
-    images = find_images(what, leave_out=None if is_one else output)
+    images = image_files.find_images(what, leave_out=None if is_one else output)
     if is_one and output is not None and output.is_dir():
         output /= images[0].name
     detector = load_exported_detector(copied_model(model))
     shown_score = choose_min_score(min_score, Path(detector.model_dir))
-    coco = None
+    results: list[ResultFile] = []
     if json_file is not None and ground_truth is not None:
         coco, images = match_ground_truth(json_file, ground_truth, images, detector.label_map, min_score or 0.0)
+        results.append(coco)
     elif json_file is not None:
-        coco = build_coco_output(json_file, images, detector.label_map, min_score or 0.0)
-    has_lines = is_one or (output is None and coco is None)
+        results.append(build_coco_output(json_file, images, detector.label_map, min_score or 0.0))
+    if csv_file is not None:
+        results.append(CsvOutput(csv_file, shown_score))
+    if yolo is not None:
+        results.append(YoloOutput(yolo, images, detector.label_map, shown_score))
+    has_lines = is_one or (output is None and not results)
     outputs = Outputs(
         is_single=is_one,
-        coco=coco,
+        result_files=results,
         path=output,
         min_score=shown_score,
         print_line=click.echo if has_lines else None,
@@ -89,9 +124,13 @@ def predict(
     # On a terminal, a progress bar between scrolling lines would flicker.
     has_progress = not is_one and not (has_lines and sys.stdout.isatty())
     counts = predict_files(detector, images, outputs, batch_size, has_progress=has_progress)
+    if other := image_files.find_other_images(what):
+        named = ", ".join(map(escape, other[:3])) + (", ..." if len(other) > 3 else "")
+        click.echo(f"skipped: {len(other)} images that are neither JPEG nor PNG ({named}); convert them.", err=True)
+        counts.num_broken += len(other)
     click.echo(counts.sentence(shown_score), err=True)
-    if json_file is not None:
-        click.echo(f"Wrote {json_file}", err=True)
+    for path in filter(None, (json_file, csv_file, yolo)):
+        click.echo(f"Wrote {path}", err=True)
     if output is not None:
         click.echo(f"Wrote {output}" if is_one else f"Wrote {counts.num_images} images in {output}", err=True)
     if json_file is not None and ground_truth is not None:

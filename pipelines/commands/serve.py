@@ -47,6 +47,7 @@ def serve(model: Path | str, host: str, port: int, name: str, max_request_mb: fl
     """
     from detloom.pipelines.local.console import show_log
     from detloom.pipelines.serving.page import format_page
+    from detloom.pipelines.serving.predict_request import PREDICT_REQUEST
     from detloom.pipelines.serving.served_model import ServedModel
     from detloom.pipelines.serving.server import ModelServer
     from detloom.trainer_module.export.predict import find_saved_model
@@ -66,7 +67,7 @@ def serve(model: Path | str, host: str, port: int, name: str, max_request_mb: fl
             f"--host {host} --port {port}: cannot listen ({reason}); --port 0 chooses a free port."
         ) from None
     click.echo(f"{server.url}/ is the web page for {served.name}, version {served.version}.")
-    click.echo(f"{server.url}/v1/models/{served.name}:predict accepts encoded images.")
+    click.echo(f"{server.url}/v1/models/{served.name}:predict accepts encoded images: {PREDICT_REQUEST}")
     click.echo("Not a production server. Stop it with Ctrl-C.")
     if not server.is_local:
         click.echo(f"warning: everyone who can reach {server.url} can use it without a password.", err=True)

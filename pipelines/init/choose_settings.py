@@ -103,11 +103,11 @@ def limit_time(
     if num_steps < recipes.MIN_STEPS:
         needed = spent + recipes.run_seconds(recipes.MIN_STEPS * step_seconds)
         required = format_duration(60 * math.ceil(needed / 60))
-        smaller = "" if quality == QUALITIES[0] else ", or a smaller --quality"
+        smaller = _advise_quality(scan, quality, step_seconds, seconds, spent)
         raise InputError(
             f"--budget: {format_duration(seconds)} is too short; at least {required} are needed, because a step takes "
-            f"{step} here now, and fewer than {recipes.MIN_STEPS} steps learn little. Give more time{smaller}, or try "
-            "again when the machine is less busy. Without --budget, the number of steps follows from the quality."
+            f"{step} here now, and fewer than {recipes.MIN_STEPS} steps learn little. Give more time, or try again "
+            f"when the machine is less busy.{smaller} Without --budget, the number of steps follows from the quality."
         )
     if num_steps >= train["num_steps"]:
         choices.reasons["train.num_steps"] += (
@@ -121,6 +121,26 @@ def limit_time(
     choices.reasons["train.num_steps"] = (
         f"a step takes {step} on this machine; with start-up and evaluation, the run ends in {format_duration(seconds)}"
     )
+
+
+def check_time(seconds: float) -> None:
+    """Raise InputError for a time limit that is too short on any machine, before the time of a step is measured."""
+    if seconds <= recipes.START_AND_END_SECONDS:
+        raise InputError(
+            f"--budget: {format_duration(seconds)} is too short: start-up, export and evaluation alone take about "
+            f"{format_duration(recipes.START_AND_END_SECONDS)}."
+        )
+
+
+def _advise_quality(scan: DataScan, quality: Quality, step_seconds: float, seconds: float, spent: float) -> str:
+    """Return the largest smaller quality that probably fits; the time of a step is about proportional to its pixels."""
+    height, width = _choose_input(scan, quality, {})
+    for smaller in reversed(QUALITIES[: QUALITIES.index(quality)]):
+        smaller_h, smaller_w = _choose_input(scan, smaller, {})
+        estimated = step_seconds * smaller_h * smaller_w / (height * width)
+        if spent + recipes.run_seconds(recipes.MIN_STEPS * estimated) <= seconds:
+            return f" --quality {smaller} probably fits: about {estimated:.2f} s for a step."
+    return "" if quality == QUALITIES[0] else " No smaller --quality fits either."
 
 
 def _evaluate_every(num_steps: int) -> int:
@@ -161,7 +181,9 @@ def _choose_splits(scan: DataScan, reasons: dict[str, str]) -> dict[str, Any]:
         cut = {"cut_share": recipes.SPLIT_SHARES[missing]} if missing else {}
         data["splits"] = {**own, **cut}
         why = f"; it has no {missing} split, so a part of the training images becomes it" if missing else ""
-        reasons["data.splits"] = f"those of the data set{why}: {_counts(images)} images; {_interval(scan, images['test'])}"
+        reasons["data.splits"] = (
+            f"those of the data set{why}: {_counts(images)} images; {_interval(scan, images['test'])}"
+        )
         return data
     data["split_by_ratio"] = dict(recipes.SPLIT_SHARES)
     why = "the data set has no splits for training, evaluation and test"

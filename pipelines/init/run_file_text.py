@@ -32,8 +32,8 @@ def check_no_variable(root: str) -> None:
 
 
 def make_pipeline_name(text: str) -> str:
-    """Return a valid name of a pipeline that is like a text, such as the name of a folder."""
-    return re.sub(r"[^a-z0-9_-]+", "-", text.lower()).strip("-_")[:63] or "detector"
+    """Return a name of a pipeline that is like a text, such as the name of a folder, and valid on every platform."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:63].rstrip("-") or "detector"
 
 
 @contextlib.contextmanager

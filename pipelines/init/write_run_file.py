@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from detloom.pipelines.init.choose_settings import choose_settings, limit_time
+from detloom.pipelines.init.choose_settings import check_time, choose_settings, limit_time
 from detloom.pipelines.init.run_file_text import check_no_variable, make_pipeline_name, written_run_file
 from detloom.pipelines.init.scan_data import DataScan, scan_data
 from detloom.pipelines.local.console import show_log
@@ -91,6 +91,8 @@ def write_run_file(folder: Path, output: Path, name: str, options: InitOptions, 
     check_name(name)
     root = str(folder.resolve())
     check_no_variable(root)
+    if options.seconds is not None:
+        check_time(options.seconds)
     scan = scan_data(root, options.data_format or "")
     _LOGGER.info("%s: %s images, %s objects.", folder, scan.total_images, sum(scan.boxes_by_class.values()))
     quality = options.quality or DEFAULT_QUALITY

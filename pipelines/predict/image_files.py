@@ -14,6 +14,7 @@ from detloom.schemas.reading.redact import escape
 from detloom.schemas.run_file.data import Data
 
 SUFFIXES = (".jpg", ".jpeg", ".png")
+OTHER_SUFFIXES = (".webp", ".bmp", ".tif", ".tiff", ".gif", ".heic", ".avif")  # images that models do not read
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,9 @@ def find_images(sources: Sequence[str], leave_out: Path | None = None) -> list[I
         images = _find(source)
         if not images:
             kinds = ", ".join(SUFFIXES)
-            raise InputError(f"{escape(source)}: no images; searched for files that end with {kinds}.")
+            other = find_other_images([source])
+            convert = f" Convert its {len(other)} images of other formats ({escape(other[0])})." if other else ""
+            raise InputError(f"{escape(source)}: no images; searched for files that end with {kinds}.{convert}")
         for file in images:
             real = Path(os.path.realpath(file.path))
             if leave_out is None or not real.is_relative_to(leave_out.resolve()):
@@ -104,6 +107,14 @@ def find_images(sources: Sequence[str], leave_out: Path | None = None) -> list[I
             both = f"{escape(str(other.path))} and {escape(str(file.path))}"
             raise InputError(f"{both}: would have the same name in the output; pass the folder that contains both.")
     return list(by_name.values())
+
+
+def find_other_images(sources: Sequence[str]) -> list[str]:
+    """Return the names of images in these folders that are neither JPEG nor PNG by their extension."""
+    folders = [source for source in sources if Path(source).is_dir()]
+    return [
+        name for folder in folders for name in DataFolder(folder).list_files(suffixes=OTHER_SUFFIXES, recursive=True)
+    ]
 
 
 def _find(source: str) -> list[ImageFile]:

@@ -27,6 +27,14 @@ _LOGGER = logging.getLogger("detloom")
 _MAX_NAMED = 3  # file names per message
 
 
+class ResultFile(Protocol):
+    """A file, or a folder of files, that gets the detections of each image while it is open."""
+
+    def opened(self) -> contextlib.AbstractContextManager[None]: ...
+
+    def add(self, name: str, prediction: Prediction) -> None: ...
+
+
 class CocoOutput:
     """A COCO results file, which gets its final name only when it is complete.
 
@@ -73,13 +81,14 @@ class Outputs:
 
     Attributes:
         is_single: the user named one image: an error of it is raised, and its lines do not name it.
+        result_files: get all detections of each image, and keep those that they want.
         path: file for the single image with boxes, or folder for images with boxes, under the names of their sources.
         min_score: minimum score of objects in images, lines and counts.
         print_line: is called with a line for each object.
     """
 
     is_single: bool
-    coco: CocoOutput | None
+    result_files: Sequence[ResultFile]
     path: Path | None
     min_score: float
     print_line: Callable[[str], None] | None
@@ -162,12 +171,13 @@ def predict_files(
     """Run the detector over all images; report and count an image that cannot be read.
 
     Raises:
-        InputError, OSError: an output cannot be written. Images that were written stay; no COCO results are written.
+        InputError, OSError: an output cannot be written. Images and YOLO labels that were written stay; no other
+            results are written.
     """
     counts = Counts()
     with contextlib.ExitStack() as stack:
-        if outputs.coco is not None:
-            stack.enter_context(outputs.coco.opened())
+        for result_file in outputs.result_files:
+            stack.enter_context(result_file.opened())
         reporter = None
         if has_progress:
             reporter = stack.enter_context(show_progress("Images", len(images), unit="images"))
@@ -228,8 +238,8 @@ def _predict_batch(
 
 
 def _write_outputs(image: ImageFile, prediction: Prediction, outputs: Outputs, counts: Counts) -> None:
-    if outputs.coco is not None:
-        outputs.coco.add(image.name, prediction)
+    for result_file in outputs.result_files:
+        result_file.add(image.name, prediction)
     shown = prediction.above(outputs.min_score)
     counts.add(prediction, shown)
     if outputs.print_line is not None:

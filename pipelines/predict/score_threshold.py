@@ -14,6 +14,16 @@ _LOW_SHARE = 0.6  # classes whose own score is below this share of the common on
 OPTION_HELP = f"Default: the score with the best F1, from the model card of a pushed model; otherwise {_DEFAULT_SCORE}."
 
 
+def recommended_score(model_dir: Path) -> float:
+    """Return the score with the best F1 in the model card of a pushed model, 0.5 without one.
+
+    Args:
+        model_dir: folder of the SavedModel.
+    """
+    best, _ = _read_best_f1_scores(model_dir / EXTRAS_FOLDER / CARD_JSON)
+    return _DEFAULT_SCORE if best is None else best
+
+
 def choose_min_score(given: float | None, model_dir: Path) -> float:
     """Return the score threshold; print where it is from, unless --min-score was given, which wins.
 

@@ -16,7 +16,7 @@ from detloom.pipelines.serving.request_limits import MAX_BATCH, RequestError
 from detloom.schemas.contracts.detections import SIGNATURE_ENCODED, SIGNATURE_INPUTS
 
 _INPUT = SIGNATURE_INPUTS[SIGNATURE_ENCODED]
-_REQUEST = f'{{"signature_name": "{SIGNATURE_ENCODED}", "instances": [{{"b64": "<base64 of the file>"}}]}}'
+PREDICT_REQUEST = f'{{"signature_name": "{SIGNATURE_ENCODED}", "instances": [{{"b64": "<base64 of the file>"}}]}}'
 
 
 def parse_predict_request(body: bytes) -> list[bytes]:
@@ -28,7 +28,7 @@ def parse_predict_request(body: bytes) -> list[bytes]:
     content = _parse_json(body)
     signature = content.get("signature_name")
     if signature != SIGNATURE_ENCODED:
-        raise RequestError(f"'signature_name': got {show(signature)}, allowed: {_REQUEST}.")
+        raise RequestError(f"'signature_name': got {show(signature)}, allowed: {PREDICT_REQUEST}.")
     rows = content.get("instances")
     if not isinstance(rows, list) or not 1 <= len(rows) <= MAX_BATCH:
         got = f"{len(rows)} rows" if isinstance(rows, list) else name_type(rows)
@@ -46,11 +46,11 @@ def _parse_json(body: bytes) -> dict[str, Any]:
     try:
         content = json.loads(body.decode("utf-8"))
     except UnicodeDecodeError:
-        raise RequestError(f"got binary data, allowed: {_REQUEST}.") from None
+        raise RequestError(f"got binary data, allowed: {PREDICT_REQUEST}.") from None
     except (ValueError, RecursionError) as error:  # RecursionError: nested too deeply
         raise RequestError(f"not JSON ({error}).") from None
     if not isinstance(content, dict):
-        raise RequestError(f"got {name_type(content)}, allowed: {_REQUEST}.")
+        raise RequestError(f"got {name_type(content)}, allowed: {PREDICT_REQUEST}.")
     return content
 
 

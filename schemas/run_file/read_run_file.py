@@ -38,6 +38,8 @@ def load_run_tree(path: Path, overrides: Sequence[Located] = ()) -> tuple[Locate
     data, locate = read_yaml(path)
     if not isinstance(data, Mapping):
         raise InputError(f"{path}:1: got no mapping, allowed: a mapping with keys such as name, data, detector, train.")
+    if isinstance(data.get("train"), str) and "data" not in data:
+        raise InputError(f"{path}: is a YOLO data set, not a run file; give its folder, '{path.parent}'.")
     file, over = Located(data, locate), merge(Located({}, lambda _: str(path)), *overrides)
     tree = merge(file, over)
     detector, where = tree.data.get("detector", DEFAULT_DETECTOR), place_of(tree.locate, ("detector",))

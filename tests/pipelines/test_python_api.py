@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -44,6 +45,23 @@ def test_images_of_all_kinds_give_the_same_detections(detector, image_rgb, tmp_p
         assert found.class_names == ("red",)
         assert found.boxes_yxyx_px.tolist() == [[10, 40, 20, 60]]
         np.testing.assert_array_equal(found.image_rgb, image_rgb)
+
+
+def test_a_prediction_is_short_text_and_an_image_in_a_notebook(detector, image_rgb):
+    found = detector.predict(image_rgb)
+    assert repr(found) == "Prediction(80 x 40 px, 1 detections: red 1; scores 0.900 to 0.900)"
+    assert repr(found.above(0.95)) == "Prediction(80 x 40 px, 0 detections)"
+    with Image.open(io.BytesIO(found._repr_png_())) as shown:
+        assert (shown.format, shown.size) == ("PNG", (80, 40))
+
+
+def test_the_recommended_score_is_that_of_the_commands(tiny_model_dir, detector):
+    assert detector.recommended_score == 0.5
+    card = tiny_model_dir / "assets.extra/model_card.json"
+    card.parent.mkdir()
+    card.write_text('{"evaluation": {"best_f1": {"min_score": 0.8517}}}')
+    assert detector.recommended_score == 0.851
+    shutil.rmtree(card.parent)
 
 
 def test_batches_keep_their_order_and_images_may_be_gray_or_transparent(detector, image_rgb):

@@ -3,6 +3,7 @@
 import io
 import itertools
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +47,18 @@ class Prediction:
     image_rgb: npt.NDArray[np.uint8]
     rows: Rows
     class_names: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        height, width = self.image_rgb.shape[:2]
+        counts = ", ".join(f"{name} {count}" for name, count in Counter(self.class_names).most_common())
+        scores = f"; scores {self.scores.max():.3f} to {self.scores.min():.3f}" if counts else ""
+        return f"Prediction({width} x {height} px, {len(self.scores)} detections{': ' * bool(counts)}{counts}{scores})"
+
+    def _repr_png_(self) -> bytes:
+        """Return the image with its detections, for notebooks."""
+        buffer = io.BytesIO()
+        self.draw().save(buffer, "PNG")
+        return buffer.getvalue()
 
     @property
     def boxes_yxyx_rel(self) -> npt.NDArray[np.float32]:

@@ -7,7 +7,13 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from detloom.components.dataset_validator.report.inspect_page import choose_page, choose_places, find_splits, write_page
+from detloom.components.dataset_validator.report.inspect_page import (
+    choose_page,
+    choose_places,
+    find_splits,
+    name_of_examples,
+    write_page,
+)
 from detloom.components.dataset_validator.statistics.image_sample import RecordPlace, read_places
 from detloom.components.pages.formats import jpeg_data_uri
 from detloom.components.pages.load_template import ZOOM_SCRIPT, load_template, read_shared_script
@@ -65,7 +71,7 @@ def write_augment_page(
     images = f"{len(rows)} {'image' if len(rows) == 1 else 'images'}"
     containing = f" with {class_name}" if class_name is not None else ""
     text = load_template(Path(__file__).parent, "augment.html.j2").render(
-        name=folder.name,
+        name=name_of_examples(folder),
         sentence=f"{images} of split {chosen}{containing}, as stored and as augmented for training.",
         notes=notes,
         augmentations=_view_augmentations(config),

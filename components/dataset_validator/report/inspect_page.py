@@ -60,7 +60,7 @@ def write_inspect_page(
     chosen = _choose(seen.sample, splits, num_images)
     places = list(dict.fromkeys(place for _, place in chosen))
     images = draw_images(places, label_map, max_pixels=MAX_PIXELS, max_bytes=_MAX_PAGE_BYTES)
-    write_page(page, _render(folder.name, seen, label_map, chosen, images, class_name))
+    write_page(page, _render(name_of_examples(folder), seen, label_map, chosen, images, class_name))
     return page
 
 
@@ -76,6 +76,12 @@ def _choose(sample: ImageSample, splits: Sequence[str], num_images: int) -> list
             shown.add(place)
             chosen.append(("sample", place))
     return chosen
+
+
+def name_of_examples(folder: Path) -> str:
+    """Return a title for a folder of examples; an artifact of TFX, whose name is a number, is named with its node."""
+    parts = folder.absolute().parts
+    return "/".join(parts[-3:]) if folder.name.isdecimal() else folder.name
 
 
 def choose_page(output: Path, default_name: str) -> Path:

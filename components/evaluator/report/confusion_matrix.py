@@ -24,20 +24,23 @@ def confusion_view(confusion: Confusion) -> Json:
     }
     if num_classes <= MAX_MATRIX_CLASSES:
         names = [short_label(name) for name in confusion.class_names]
+        totals = [sum(counts) for counts in confusion.counts]
+        totals[-1] = max(totals)  # the few detections of background are not as dark as the many of a class
         rows = [
-            _matrix_row(name, counts) for name, counts in zip([*names, "background"], confusion.counts, strict=True)
+            _matrix_row(name, counts, total or 1)
+            for name, counts, total in zip([*names, "background"], confusion.counts, totals, strict=True)
         ]
         rows[-1]["cells"][-1]["text"] = ""
         return {**view, "matrix": {"columns": [*names, "missed"], "rows": rows}}
     return {**view, "pairs": _confused_pairs(confusion)}
 
 
-def _matrix_row(name: str, counts: Sequence[int]) -> dict[str, Any]:
+def _matrix_row(name: str, counts: Sequence[int], darkest: int) -> dict[str, Any]:
     total = sum(counts) or 1
     cells = [
         {
             "text": format_count(count),
-            "shade": _MAX_SHADE * count / total,
+            "shade": _MAX_SHADE * count / darkest,
             "share": f"{format_share_digits(count / total)} %",
         }
         for count in counts

@@ -105,7 +105,8 @@ def _state(drawn: ReportObject, start_steps: Sequence[int]) -> list[str]:
     """Return the classes that `score_and_layers.js` sets first: the candidate's detections at its first threshold."""
     if drawn.layer == "truth":
         return ["missed"] if drawn.outcome != "crowd" and drawn.steps[0] <= start_steps[0] else []
-    return [] if drawn.layer == "candidate" and drawn.steps[0] > start_steps[0] else ["off"]
+    is_drawn = drawn.is_subject or drawn.steps[0] > start_steps[0]
+    return [] if drawn.layer == "candidate" and is_drawn else ["off"]
 
 
 def _format(value: float) -> str:

@@ -109,7 +109,8 @@ class _Model:
         """Return the detections to draw, the highest score last; `subject` is a position in the image's arrays."""
         matches, image = self._matches, self._detections[image_index]
         rows = self._rows(image_index)
-        rows = rows[matches.scores[rows] >= min(MIN_DRAWN_SCORE, self._steps.start_score)]
+        is_drawn = matches.scores[rows] >= min(MIN_DRAWN_SCORE, self._steps.start_score)
+        rows = rows[is_drawn | (matches.found.row[rows] == (-1 if subject is None else subject))]
         rows = rows[np.argsort(-matches.scores[rows], kind="stable")][:MAX_DETECTIONS][::-1]
         steps = self._steps.steps_of(matches.scores[rows])
         outcomes: list[_Outcome] = [
@@ -264,9 +265,13 @@ def _points_px(points_yx_rel: npt.NDArray[Any] | None, size_wh: tuple[int, int])
 
 
 def _largest_missed(candidate: Measurements, split: Split, count: int) -> list[tuple[int, int]]:
-    """Return (image, row) of the largest missed objects at the operating points, one of each image."""
+    """Return (image, row) of the largest missed objects, one of each image.
+
+    They are missed at the operating point of their class and at the first score of the page's slider.
+    """
     matches = candidate.matches
-    is_used = matches.scores >= np.array([*candidate.min_scores, 0.0])[matches.found.class_index]
+    min_scores = np.minimum([*candidate.min_scores, 0.0], ScoreSteps.of_model(candidate).start_score)
+    is_used = matches.scores >= min_scores[matches.found.class_index]
     is_missed = ~matches.is_crowd
     is_missed[matches.truth_of_found[is_used & matches.is_true(IOU_50)]] = False
     rows = np.flatnonzero(is_missed)

@@ -61,7 +61,7 @@
     }
   }
 
-  // A detection is drawn if it reaches the threshold of its model; an object is missed if no detection that reaches the
+  // A detection is drawn if it reaches the threshold of its model or is the error of its image; an object is missed if no detection that reaches the
   // threshold is matched to it. The steps of ground truth are those of the matched detection of each model.
   function updateBoxes() {
     for (const box of document.querySelectorAll(".boxes > g")) {
@@ -76,7 +76,8 @@
       } else {
         const model = has("baseline") ? 1 : 0;
         const isSelected = shown === "both" || shown === String(model);
-        isDrawn = isSelected && steps[0] > models[model].step && layers[has("false") ? "false" : "true"];
+        const isReached = has("subject") || steps[0] > models[model].step;
+        isDrawn = isSelected && isReached && layers[has("false") ? "false" : "true"];
       }
       box.classList.toggle("off", !isDrawn);
     }

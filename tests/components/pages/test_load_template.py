@@ -25,6 +25,8 @@ def policy_of(page):
 def test_a_page_has_the_shared_frame_and_escaped_texts(render):
     page = render(PLAIN, name="<b>cats & dogs</b>")
     assert page.startswith("<!doctype html>\n")
+    assert re.search(r"written on 20\d\d-\d\d-\d\d", page)
+    assert "&lt;i&gt;cells, written on" in render(PLAIN, name="x", pipeline="<i>cells")
     assert "<title>&lt;b&gt;cats &amp; dogs&lt;/b&gt;</title>" in page
     assert "<h1>&lt;b&gt;cats &amp; dogs&lt;/b&gt;</h1>" in page
 

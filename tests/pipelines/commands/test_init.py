@@ -5,6 +5,7 @@ import pytest
 from command_line import detloom_command, sentence
 
 from detloom.pipelines.commands.init import Duration
+from detloom.pipelines.init.run_file_text import make_pipeline_name
 from detloom.schemas.run_file.read_run_file import read_run_file
 
 LISTS = {"train": [f"c{i}" for i in range(8)], "val": ["dz1", "c8"], "test": ["dz2", "c9"]}
@@ -21,6 +22,23 @@ def test_init_writes_a_run_file_that_can_be_read(make_voc, tmp_path, monkeypatch
     assert run.data.splits.eval == "val"
     assert run.train.fine_tune_checkpoint == "imagenet"
     assert "# 12 images; objects: cat 12, dog 2" in (tmp_path / "voc.yaml").read_text()
+
+
+def test_a_file_of_a_data_set_is_answered_with_its_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data.yaml").write_text("{train: images, val: images, names: [cell]}")
+    for name in ("init", "run"):
+        result = detloom_command(name, "data.yaml")
+        assert result.exit_code == 1
+        assert "folder" in sentence(result)
+        assert "'.'" in sentence(result)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"), [("My_Data 2", "my-data-2"), ("__", "detector"), ("Zähl-", "z-hl"), ("a" * 62 + "_b", "a" * 62)]
+)
+def test_names_of_pipelines_are_valid_on_kubeflow(text, name):
+    assert make_pipeline_name(text) == name
 
 
 def test_init_replaces_a_file_only_with_force(make_voc, tmp_path):

@@ -124,6 +124,39 @@ def test_broken_images_are_reported_and_an_error_with_strict_or_if_there_are_no_
     assert (result.exit_code, "c.png: truncated PNG" in result.stderr) == (1, True)
 
 
+def test_images_of_other_formats_are_counted_as_skipped(predict, photos, tmp_path):
+    for name in ("d.webp", "deep/e.TIF"):
+        (photos / name).write_bytes(b"x")
+    result = predict(photos)
+    assert "skipped: 2 images that are neither JPEG nor PNG (d.webp, deep/e.TIF)" in result.stderr
+    assert "3 more could not be read" in result.stderr
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/a.bmp").write_bytes(b"x")
+    with pytest.raises(InputError, match=r"1 images of other formats \(a\.bmp\)"):
+        raise predict(tmp_path / "other").exception
+
+
+def test_detections_are_written_as_a_table_and_as_yolo_labels(predict, photos, tmp_path):
+    result = predict(photos, "--csv", tmp_path / "found.csv", "--yolo", tmp_path / "labels")
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "found.csv").read_text().splitlines() == [
+        "image,class_id,class,score,xmin,ymin,xmax,ymax",
+        "a.png,1,red,0.9000,40.0,10.0,60.0,20.0",
+        "a.png,2,green,0.8000,0.0,30.0,20.0,40.0",
+        "deep/b.PNG,1,red,0.9000,40.0,10.0,60.0,20.0",
+    ]
+    texts = {str(path.relative_to(tmp_path / "labels")): path.read_text() for path in tmp_path.rglob("labels/**/*.txt")}
+    red = "0 0.625000 0.375000 0.250000 0.250000\n"  # centre (50, 15), size 20 x 10 of 80 x 40
+    assert texts.pop("classes.txt").splitlines()[:2] == ["red", "green"]
+    assert texts == {"a.txt": red + "1 0.125000 0.875000 0.250000 0.250000\n", "deep/b.txt": red}
+
+
+def test_two_images_with_one_label_file_are_refused(predict, tmp_path):
+    images = [write_image(tmp_path / "photos" / name) for name in ("a.png", "a.jpg")]
+    with pytest.raises(InputError, match=r"--yolo: .*a\.\w+ .*a\.\w+ .*same label file"):
+        raise predict(*images, "--yolo", tmp_path / "labels").exception
+
+
 def test_images_keep_their_relative_paths_in_the_output(predict, photos):
     for _ in range(2):  # images in the output folder are not sources
         result = predict(photos, "--output", photos / "boxes")

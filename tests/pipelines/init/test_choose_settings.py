@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from detloom.pipelines.init.choose_settings import choose_settings, limit_time
+from detloom.pipelines.init.choose_settings import check_time, choose_settings, limit_time
 from detloom.pipelines.init.scan_data import scan_data
 from detloom.schemas.errors import InputError
 from detloom.schemas.presets import recipes
@@ -128,8 +128,13 @@ def test_more_time_than_needed_changes_no_step(make_scan):
 
 
 def test_too_little_time_is_refused_with_the_time_needed(make_scan):
-    with pytest.raises(InputError, match=r"--budget: 2 min .* 5 min"):
+    with pytest.raises(InputError, match=r"--budget: 2 min .* 5 min.* No smaller --quality fits"):
         limited(make_scan(), 120, spent=30)
+    # 120 steps of 0.5 s take 70.6 s of a run; those of 256 x 320 instead of 320 x 416 pixels 0.31 s each, 43.4 s.
+    with pytest.raises(InputError, match=r"--quality fast probably fits: about 0\.31 s"):
+        limited(make_scan(), 200)
+    with pytest.raises(InputError, match=r"--budget: .* alone take about 2 min 20 s"):
+        check_time(120)
     assert limited(make_scan(), 300, spent=30).settings["train"]["num_steps"] >= recipes.MIN_STEPS
 
 

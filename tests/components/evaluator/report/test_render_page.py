@@ -46,7 +46,7 @@ def page(evaluation):
 
 
 def test_the_reason_follows_the_verdict(page, evaluation):
-    body = re.sub(r"<[^>]+>", " ", page[page.index("<main>") :]).split()
+    body = re.sub(r"<[^>]+>", " ", page[page.index("<section") :]).split()
     assert " ".join(body).startswith(f"Blessed {evaluation.decision.reason.replace(chr(39), '&#39;')}")
 
 

@@ -194,6 +194,10 @@ def test_a_small_matrix_is_shaded_by_the_share_of_its_row():
     assert [(cell["text"], cell["share"]) for cell in first] == [("3", "75 %"), ("1", "25 %"), ("0", "0 %")]
     assert first[0]["shade"] == pytest.approx(3 * first[1]["shade"])
     assert matrix["rows"][2]["cells"][2]["text"] == ""
+    many = confusion_matrix.confusion_view(make_confusion(2, [(0, 0, 30), (0, 1, 10), (2, 0, 2), (2, 1, 1)]))["matrix"]
+    of_background, of_class = many["rows"][2]["cells"][0], many["rows"][0]["cells"][0]
+    assert of_background["share"] == "67 %"
+    assert of_background["shade"] == pytest.approx(2 / 30 * of_class["shade"])
 
 
 def test_with_many_classes_only_the_most_frequent_confusions_are_shown():
