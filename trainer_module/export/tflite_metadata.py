@@ -30,7 +30,7 @@ _TENSOR_VALUE_LABELS, _IMAGE_PROPERTIES, _RGB = 3, 2, 1  # of AssociatedFileType
 _NO_CLASS = "???"  # for ids without a class, as in the examples of TensorFlow Lite
 _ZIP_DATE = (1980, 1, 1, 0, 0, 0)  # constant, so that the bytes are reproducible
 _MAX_PACKED_BYTES = 16 * 1024 * 1024
-_OUTPUTS = {
+_OUTPUTS = {  # in the order of TFLite_Detection_PostProcess, in which callers without signatures expect them
     names.BOXES: "ymin, xmin, ymax, xmax, 0 to 1, relative to the input including its padding.",
     names.CLASSES: f"Ids of the label map, which are line numbers of {LABELS_FILE}, counted from 0.",
     names.SCORES: "0 to 1, in descending order.",
@@ -48,7 +48,9 @@ def with_metadata(
     model = flatbuffer_utils.convert_bytearray_to_object(bytearray(model_bytes))
     (signature,) = model.signatureDefs
     name_by_tensor = {output.tensorIndex: output.name.decode() for output in signature.outputs}
-    outputs = [name_by_tensor[index] for index in model.subgraphs[0].outputs]
+    tensors = sorted(model.subgraphs[0].outputs, key=lambda index: list(_OUTPUTS).index(name_by_tensor[index]))
+    model.subgraphs[0].outputs = tensors
+    outputs = [name_by_tensor[index] for index in tensors]
     buffer, entry = flatbuffer_utils.schema_fb.BufferT(), flatbuffer_utils.schema_fb.MetadataT()
     buffer.data = np.frombuffer(_format_metadata(variant, network_input, outputs), np.uint8)
     entry.name, entry.buffer = _METADATA_NAME, len(model.buffers)

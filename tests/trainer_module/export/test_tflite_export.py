@@ -1,21 +1,30 @@
+import importlib.util
 import io
 import json
+import re
+import shutil
+import sys
 import zipfile
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from PIL import Image
 from tensorflow.lite.tools import flatbuffer_utils
 
 from detloom.schemas.contracts import detections as names
-from detloom.schemas.contracts.label_map import LabelMap
+from detloom.schemas.contracts.label_map import LabelMap, write_label_map
 from detloom.schemas.errors import FieldError, InputError
 from detloom.schemas.model.export_and_quantization import Export
 from detloom.schemas.model.network import KeepAspectRatioResizer
 from detloom.schemas.presets.presets import find_preset
 from detloom.trainer_module.detectors.families import family_of
+from detloom.trainer_module.export.fixed_size_model import FixedSizeModel
+from detloom.trainer_module.export.onnx_export import export_onnx
+from detloom.trainer_module.export.serving_contract import describe_network_input
 from detloom.trainer_module.export.tflite_export import export_tflite
 from detloom.trainer_module.export.tflite_metadata import read_packed_files
 from detloom.trainer_module.export.tflite_model import TfliteDetector
@@ -107,8 +116,63 @@ def test_metadata_labels_configuration_and_contract_are_in_the_file(exported):
     assert files["labelmap.txt"].splitlines() == ["???", "???", "cat", "???", "???", "guide dog"]
     contract = json.loads(files[names.ASSET_CONTRACT])
     assert (contract["input"]["height"], contract["input"]["padding_rgb"]) == (64, [127.5] * 3)
-    assert set(contract["outputs"]) == set(names.OUTPUT_NAMES)
+    expected = [names.BOXES, names.CLASSES, names.SCORES, names.NUM_DETECTIONS]
+    assert list(contract["outputs"]) == expected
     assert names.ASSET_CONFIG in files
+    interpreter = tf.lite.Interpreter(str(exported[1] / "float16.tflite"))
+    shapes = [details["shape"].tolist() for details in interpreter.get_output_details()]
+    assert shapes == [[1, 10, 4], [1, 10], [1, 10], [1]]
+    by_name = interpreter.get_signature_runner("serving_default").get_output_details()
+    in_order = [by_name[name]["name"] for name in expected]
+    assert [details["name"] for details in interpreter.get_output_details()] == in_order
+
+
+@pytest.mark.parametrize("size_wh", [(64, 64), (130, 90)])
+def test_the_page_s_code_detects_what_detloom_does(exported, tiny_config, size_wh, tmp_path, monkeypatch, capsys):
+    """Run the blocks of docs/export.md; without ONNX's packages, the model in memory stands for its runtime."""
+    detector, folder = exported
+    lite = tmp_path / "lite/Format-TFLite"
+    shutil.copytree(folder, lite)
+    monkeypatch.chdir(tmp_path)
+    pixels = np.random.default_rng(0).integers(0, 255, (5, 6, 3), np.uint8)
+    Image.fromarray(pixels).resize(size_wh, Image.Resampling.BICUBIC).save("photo.jpg", quality=95)
+    page = (
+        (Path(__file__).parents[3] / "docs/export.md").read_text().replace("0.3", "0.01")
+    )  # the network is not trained
+    for_tflite, for_onnx = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    namespace = {}
+    exec(for_tflite, namespace)
+    example = tf.train.Example()
+    example.features.feature["image/encoded"].bytes_list.value.append(Path("photo.jpg").read_bytes())
+    (rows,) = TfliteDetector(str(lite / "float16.tflite"))([example.SerializeToString()])
+    expected = [rows[names.SCORES][0], *rows[names.BOXES][0]]
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == pytest.approx(len(rows[names.SCORES]), abs=1)
+    np.testing.assert_allclose(numbers_of(lines[0]), expected, atol=0.02)
+
+    write_onnx(detector, Path("exported/Format-ONNX"), monkeypatch)
+    exec(for_onnx, namespace)
+    lines = capsys.readouterr().out.splitlines()
+    np.testing.assert_allclose(max(map(numbers_of, lines)), expected, atol=0.02)
+
+
+def numbers_of(line):
+    """Return score, ymin, xmin, ymax and xmax of a line that begins with a name."""
+    return [float(word) for word in line.split()[-5:]]
+
+
+def write_onnx(detector, folder, monkeypatch):
+    if all(map(importlib.util.find_spec, ("tf2onnx", "onnxruntime"))):
+        export_onnx(detector, folder)
+        return
+    model = FixedSizeModel(detector, raw=True, max_detections=100, batch_size=None)
+    run = lambda outputs, inputs: [model.serve(*inputs.values())[name].numpy() for name in outputs]  # noqa: E731
+    runtime = SimpleNamespace(InferenceSession=lambda path, providers: SimpleNamespace(run=run))
+    monkeypatch.setitem(sys.modules, "onnxruntime", runtime)
+    folder.mkdir(parents=True)
+    contract = {"name": "input_tensor", **describe_network_input(detector.preprocessing)}
+    (folder / "contract.json").write_text(json.dumps({"input": contract}))
+    write_label_map(folder / "label_map.pbtxt", LABEL_MAP)
 
 
 @pytest.mark.slow  # another conversion
