@@ -137,7 +137,7 @@ def test_paths_relative_to_the_configuration_are_found(migrate, project, monkeyp
 
 def test_a_name_comes_from_the_folder_of_a_pipeline_config():
     assert name_of_config(Path("models/My SSD/pipeline.config")) == "my-ssd"
-    assert name_of_config(Path("models/pets_v2.config")) == "pets_v2"
+    assert name_of_config(Path("models/pets_v2.config")) == "pets-v2"
 
 
 def test_the_command_names_the_next_step_and_replaces_a_file_only_with_force(project):
