@@ -51,6 +51,7 @@ from detloom.schemas.contracts.label_map import (
     shared_classes,
 )
 from detloom.schemas.errors import InputError
+from detloom.trainer_module.data.class_lookup import ClassLookup
 from detloom.trainer_module.data.records import ExampleFeatures
 from detloom.trainer_module.detectors.detector import Keypoints
 from detloom.trainer_module.drawing.draw import decode_image_rgb
@@ -63,6 +64,7 @@ from detloom.trainer_module.export.predict import (
     read_exported_label_map,
     read_keypoints,
     read_signatures,
+    read_unknown_classes,
 )
 from detloom.trainer_module.export.tflite_model import TfliteDetector
 
@@ -139,6 +141,7 @@ def _evaluate(
         needs.feature_keys,
         _shapes_of(inputs.candidate_dir, keypoints, label_map),
         Matching(label_map, areas_of(settings.sizes)),
+        ClassLookup(label_map, read_unknown_classes(inputs.candidate_dir)),
     )
     records = run_inference(make_pipeline, inputs.shard_patterns, step, f"{out_dir}/{_WORK_FOLDER}")
     split = Split(ground_truth=records.truth, features=records.features, label_map=label_map, keypoints=keypoints)

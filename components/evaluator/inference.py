@@ -29,6 +29,7 @@ from detloom.schemas.contracts import example_keys as keys
 from detloom.schemas.contracts.detections import SIGNATURE_EXAMPLES, TFLITE_SUFFIX
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
+from detloom.trainer_module.data.class_lookup import ClassLookup
 from detloom.trainer_module.data.records import ExampleFeatures, count_records
 from detloom.trainer_module.export.predict import LoadedSignature, Rows, check_signature, with_image_masks
 from detloom.trainer_module.export.tflite_model import TfliteDetector
@@ -36,9 +37,16 @@ from detloom.trainer_module.runtime.progress import log_progress
 
 
 def parse_record(
-    serialized: bytes, feature_keys: Sequence[str] = (), shapes: WantedShapes | None = None
+    serialized: bytes,
+    feature_keys: Sequence[str] = (),
+    shapes: WantedShapes | None = None,
+    lookup: ClassLookup | None = None,
 ) -> ImageRecord:
-    """Parse ground truth and the named features of a serialized tf.Example; set `problem` if it is invalid."""
+    """Parse ground truth and the named features of a serialized tf.Example; set `problem` if it is invalid.
+
+    Args:
+        lookup: gives the classes; None takes the stored ids.
+    """
     try:
         features = ExampleFeatures(serialized)
     except ValueError as error:
@@ -57,25 +65,39 @@ def parse_record(
         "is_group_of": ints(keys.GROUP_OF).astype(bool),
     }
     columns = {name: values for name, values in columns.items() if len(values)}
+    if lookup is not None:
+        try:
+            found = lookup.class_ids(class_ids.tolist(), features.texts(keys.CLASS_TEXT), len(sides[0]))
+        except ValueError as error:
+            return ImageRecord(source_id=source_id, problem=f"has an unknown class: {error}")
+        class_ids = np.array(found, np.int64)
     num_boxes = len(class_ids)
     if any(len(values) != num_boxes for values in (*sides, *columns.values())):
         return ImageRecord(
             source_id=source_id, problem=f"has {num_boxes} class ids, but box features of different lengths"
         )
-    area = columns.get("area_px", np.zeros(0))
-    if not (np.isfinite(area) & (area >= 0)).all():
-        return ImageRecord(source_id=source_id, problem=f"has an invalid value in {keys.AREA}")
     image_hw = (int(height[0]), int(width[0]))
+    if "area_px" in columns:
+        if not np.isfinite(columns["area_px"]).all():
+            return ImageRecord(source_id=source_id, problem=f"has an invalid value in {keys.AREA}")
+        ymin, xmin, ymax, xmax = sides
+        box_area_px = (ymax - ymin) * (xmax - xmin) * image_hw[0] * image_hw[1]
+        columns["area_px"] = np.where(columns["area_px"] > 0, columns["area_px"], box_area_px)  # as in training
     columns = {"is_crowd": np.zeros(num_boxes, bool), **columns}
     if shapes is not None:
         try:
             columns |= read_shapes(features, shapes, columns["is_crowd"].astype(bool), image_hw)
         except ValueError as error:
             return ImageRecord(source_id=source_id, problem=str(error))
+    truth = {"boxes_yxyx_rel": np.stack(sides, axis=1), "class_ids": class_ids, **columns}
+    if lookup is not None and not class_ids.all():  # boxes are dropped
+        if shapes is not None and (shapes.masks or shapes.num_keypoints):
+            return ImageRecord(source_id=source_id, problem="has unknown classes, which cannot be dropped with masks")
+        truth = {name: values[class_ids > 0] for name, values in truth.items()}
     return ImageRecord(
         source_id=source_id,
         image_hw=image_hw,
-        truth={"boxes_yxyx_rel": np.stack(sides, axis=1), "class_ids": class_ids, **columns},
+        truth=truth,
         verified_class_ids=tuple(ints(keys.IMAGE_CLASS_ID).tolist()),
         features=feature_values(features, feature_keys),
     )
@@ -113,6 +135,7 @@ class DetectBatch(beam.DoFn):
         feature_keys: Sequence[str] = (),
         shapes: WantedShapes | None = None,
         matching: Matching | None = None,
+        lookup: ClassLookup | None = None,
     ) -> None:
         """Create the step.
 
@@ -121,11 +144,13 @@ class DetectBatch(beam.DoFn):
             feature_keys: features of the examples to return in the records.
             shapes: shapes of the ground truth to return in the records, beyond boxes.
             matching: match detections where the models run; None returns no matches.
+            lookup: of the ground truth's classes; None takes the stored ids.
         """
         super().__init__()
         self.paths_by_name, self.batch_size = dict(paths_by_name), batch_size
         self.num_images: int | None = None  # for the progress
         self._feature_keys, self._shapes, self._matching = tuple(feature_keys), shapes, matching
+        self._lookup = lookup
         self._shared = Shared()
 
     def setup(self) -> None:
@@ -134,7 +159,7 @@ class DetectBatch(beam.DoFn):
         self._progress = log_progress("DetectionEvaluator", self.num_images, unit="images")
 
     def process(self, batch: list[bytes]) -> Iterator[bytes]:
-        records = [parse_record(serialized, self._feature_keys, self._shapes) for serialized in batch]
+        records = [parse_record(each, self._feature_keys, self._shapes, self._lookup) for each in batch]
         whole = [index for index, record in enumerate(records) if record.problem is None]
         if whole:
             serialized = [batch[index] for index in whole]

@@ -4,7 +4,7 @@ import io
 import re
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from detloom.schemas.errors import InputError
@@ -28,9 +28,13 @@ class LabelMap:
 
     `class_id` is the id on disk (1 to 2^24, gaps allowed, as in COCO). `class_index` is the 0-based position
     among the sorted ids, which is the model's channel. Only this class converts between the two.
+
+    Attributes:
+        codes: code and id of the classes that have a display name, which is their name here, and a code.
     """
 
     names_by_id: tuple[tuple[int, str], ...]
+    codes: tuple[tuple[str, int], ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         ids = [class_id for class_id, _ in self.names_by_id]
@@ -143,8 +147,13 @@ def format_label_map(label_map: LabelMap) -> str:
         char = match.group()
         return f"\\{char}" if char in "'\\" else "\\n" if char == "\n" else f"\\{ord(char):03o}"
 
-    names = ((class_id, _TO_ESCAPE.sub(escape_character, name)) for class_id, name in label_map.names_by_id)
-    return "".join(f"item {{\n  id: {class_id}\n  name: '{name}'\n}}\n" for class_id, name in names)
+    def item(class_id: int, name: str) -> str:
+        texts = {"name": codes[class_id], "display_name": name} if class_id in codes else {"name": name}
+        lines = (f"  {key}: '{_TO_ESCAPE.sub(escape_character, text)}'\n" for key, text in texts.items())
+        return f"item {{\n  id: {class_id}\n{''.join(lines)}}}\n"
+
+    codes = {class_id: code for code, class_id in label_map.codes}
+    return "".join(item(class_id, name) for class_id, name in label_map.names_by_id)
 
 
 def parse_label_map(text: str, where: str = "label map") -> LabelMap:
@@ -158,8 +167,10 @@ def parse_label_map(text: str, where: str = "label map") -> LabelMap:
 
 def build_label_map(items: Iterable[LabelMapItem], where: str = "label map") -> LabelMap:
     """Build the map of the items; raise InputError, starting with `where`, for duplicates or an empty list."""
+    items = list(items)
+    codes = tuple((item.name, item.class_id) for item in items if item.name and item.name != item.class_name)
     try:
-        return LabelMap(tuple((item.class_id, item.class_name) for item in items))
+        return LabelMap(tuple((item.class_id, item.class_name) for item in items), codes)
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
 

@@ -25,6 +25,7 @@ Precision = Literal["float32", "bfloat16", "float16", "bfloat16_on_tpu"]
 Model = Ssd | CenterNet | FasterRcnn
 
 IMAGENET = "imagenet"  # replaces the path of a checkpoint: ImageNet weights of the backbone
+_MIN_STEPS_BETWEEN, _NUM_EVALUATIONS = 500, 20  # evaluations, unless `eval.evaluate_every` is set
 PLACEHOLDER = "PATH_TO_BE_CONFIGURED"  # placeholder for the user's paths in the detection zoo's files
 
 
@@ -227,8 +228,9 @@ class Eval:
     keypoint_sigmas: tuple[KeypointSigma, ...] = ()
     """Tolerances of the keypoint metrics, of each keypoint; empty uses COCO's for COCO's names of persons' keypoints,
     and 0.05 for all others."""
-    evaluate_every: int = 500
-    """Number of training steps between two evaluations; the weights of the best evaluation are exported."""
+    evaluate_every: int | None = None
+    """Number of training steps between two evaluations; the weights of the best evaluation are exported. null: a
+    twentieth of `train.num_steps`, but at least 500."""
     best_metric: str = "AP"
     """Metric that selects the exported weights: a COCO metric (`AP`, `AP50`, ...; `mask_AP`, `keypoint_AP`, ...), the
     AP of a class as `AP/<class name>`, or `loss` (lower is better)."""
@@ -254,6 +256,10 @@ class InputReader:
     """File patterns of TFRecord files."""
     shuffle: bool = True
     """Read in random order."""
+    num_readers: int = 64
+    """Number of training files that are read in turn; fewer if there are not as many."""
+    read_block_length: int = 1
+    """Number of successive records of a training file that are read before the next file's turn."""
     shuffle_buffer_size: int = 2048
     """Number of encoded records in the shuffle buffer."""
     shuffle_buffer_bytes: int = 512 * 2**20
@@ -265,6 +271,10 @@ class InputReader:
     of 0 to 255 and transfers a quarter of the bytes."""
     max_number_of_boxes: int = 100
     """Number of boxes to which the ground truth of an image is padded; of more boxes, the largest are kept."""
+    unknown_classes: Literal["refuse", "drop"] = "refuse"
+    """Reaction to a box whose class the label map lacks: `refuse` ends with an error, `drop` leaves it out, also in
+    evaluation, as the Object Detection API does. The class is that of the text, without a text that of the id; with
+    `refuse`, the id also counts where only the text is unknown."""
     sample_1_of_n_examples: int = 1
     """Read only every n-th example."""
     class_balance: float = 0.0
@@ -272,7 +282,8 @@ class InputReader:
     is read sqrt(t / f) times, but at least once (arXiv:1908.03195, appendix). 0 reads every image once."""
 
     def __post_init__(self) -> None:
-        check_fields(self, "1 or more", "sample_1_of_n_examples")
+        check_fields(self, "1 or more", "sample_1_of_n_examples", "read_block_length")
+        check_fields(self, "1 to 1024", "num_readers")  # each is an open file
         check_fields(self, "1 to 1000000", "shuffle_buffer_size")  # memory for all places is reserved at once
         check_fields(self, "1 to 10000", "max_number_of_boxes")
         check_fields(self, "1 or more", "shuffle_buffer_bytes")
@@ -293,7 +304,13 @@ class TrainEvalConfig:
     train_input: InputReader = InputReader()
     """Reading of the training data."""
     eval_input: InputReader = InputReader()
-    """Reading of the data for evaluation during training."""
+    """Reading of the data for evaluation during training. Only `sample_1_of_n_examples` has an effect: an evaluation
+    reads the images in the order of the files, with all their boxes."""
+
+    @property
+    def evaluation_interval(self) -> int:
+        """Number of training steps between two evaluations."""
+        return self.eval.evaluate_every or max(_MIN_STEPS_BETWEEN, self.train.num_steps // _NUM_EVALUATIONS)
 
 
 def content_hash(config: TrainEvalConfig) -> str:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from detloom.schemas.model.config import PLACEHOLDER, Train, TrainEvalConfig
+from detloom.schemas.model.config import PLACEHOLDER, InputReader, Train, TrainEvalConfig
 from detloom.schemas.model.optimizers import (
     ConstantLearningRate,
     ExponentialDecayLearningRate,
@@ -20,7 +20,12 @@ _RATE = "train.optimizer.learning_rate"
 
 def warnings_before_run(config: TrainEvalConfig) -> tuple[str, ...]:
     """Return warnings about settings that are allowed but probably unintended."""
-    return (*_batch_size(config.train), *_schedule(config.train), *_placeholders(config.train))
+    return (
+        *_batch_size(config.train),
+        *_schedule(config.train),
+        *_placeholders(config.train),
+        *_without_effect(config),
+    )
 
 
 def with_rates_for_batch_size(train: Train) -> Train:
@@ -96,6 +101,18 @@ def _warmup(rate: LearningRate) -> tuple[str, int]:
             return "schedule[0].step", rate.schedule[0].step if rate.warmup else 0
         case _:
             return "warmup_steps", rate.warmup_steps
+
+
+def _without_effect(config: TrainEvalConfig) -> Iterator[str]:
+    if config.train.moving_average is not None and not config.eval.use_moving_averages:
+        yield (
+            "train.moving_average has no effect: the averages take memory and time, but the weights themselves are "
+            "evaluated and exported; --set eval.use_moving_averages=true uses them, --set train.moving_average=null "
+            "keeps none."
+        )
+    for name in ("class_balance", "image_type", "max_number_of_boxes"):
+        if getattr(config.eval_input, name) != getattr(InputReader(), name):
+            yield f"eval_input.{name} has no effect: an evaluation reads all images once, with all their boxes."
 
 
 def _placeholders(train: Train) -> Iterator[str]:

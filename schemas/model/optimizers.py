@@ -308,6 +308,8 @@ class MovingAverage:
     """Decay of the average per step."""
     dynamic: bool = True
     """Limit the decay at step t to (1 + t) / (10 + t), so that the average follows early training."""
+    statistics: bool = False
+    """Average the means and variances of batch norm too, as google/automl does; the Object Detection API does not."""
 
     def __post_init__(self) -> None:
         check_fields(self, "between 0 and 1", "decay")

@@ -232,14 +232,9 @@ TRAIN: dict[str, Structure] = {
                 reason="names data outside of TFRecord files; the data of the run is read"
             ),
             **each(_QUEUES, "queue_capacity", "min_after_dequeue", "prefetch_size", "num_parallel_map_calls"),
-            **each(
-                Ignored(reason="tf.data tunes reading itself"),
-                "num_readers",
-                "filenames_shuffle_buffer_size",
-                "read_block_length",
-                "num_parallel_batches",
-                "num_prefetch_batches",
-            ),
+            "read_block_length": Mapped(key="read_block_length", implied=32, note="32 if omitted"),
+            "filenames_shuffle_buffer_size": Ignored(reason="with shuffle, all file names are shuffled in each epoch"),
+            **each(Ignored(reason="tf.data tunes it itself"), "num_parallel_batches", "num_prefetch_batches"),
             "name": Ignored(reason="names a folder of summaries"),
             "include_source_id": Ignored(reason="source ids are always read"),
             "drop_remainder": Ignored(reason="training uses complete batches only, evaluation reads every image"),

@@ -168,7 +168,7 @@ def shortened(config: TrainEvalConfig, num_steps: int) -> TrainEvalConfig:
         last_steps_without_mixing=round(train.last_steps_without_mixing * ratio),
         optimizer=dataclasses.replace(optimizer, learning_rate=rate),
     )
-    evaluation = dataclasses.replace(config.eval, evaluate_every=max(1, round(config.eval.evaluate_every * ratio)))
+    evaluation = dataclasses.replace(config.eval, evaluate_every=max(1, round(config.evaluation_interval * ratio)))
     return dataclasses.replace(config, train=train, eval=evaluation)
 
 

@@ -9,10 +9,10 @@ from detloom.schemas.contracts import example_keys as keys
 from detloom.schemas.contracts.ground_truth import AREA, BOXES, CLASSES, CROWD, IMAGE, KEYPOINTS, MASKS, WEIGHTS
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
+from detloom.trainer_module.data.class_lookup import ClassTables
 from detloom.trainer_module.data.sample import Sample
 from detloom.trainer_module.detectors.detector import Keypoints
 
-UNKNOWN_CLASS = "a class id that is not in the label map"
 BAD_LENGTHS = "box features of different lengths"
 BAD_KEYPOINTS = "an object with another number of keypoints than the detector's"
 BAD_MASK_SIZE = "a mask of another size than its image"
@@ -28,6 +28,7 @@ _FEATURES = {
     keys.IMAGE_SOURCE_ID: tf.io.FixedLenFeature([], tf.string, default_value=""),
     **{key: _column(tf.float32) for key in (*keys.BOX_KEYS_YXYX, keys.AREA, keys.WEIGHT)},
     **{key: _column(tf.int64) for key in (keys.CLASS_ID, keys.IS_CROWD)},
+    keys.CLASS_TEXT: _column(tf.string),
 }
 _OPTIONAL_FEATURES = {
     MASKS: {keys.MASK: _column(tf.string)},
@@ -80,17 +81,10 @@ def keypoint_class_of(keypoints: Keypoints | None, label_map: LabelMap) -> Keypo
     return KeypointClass(label_map.names.index(keypoints.class_name), len(keypoints.names))
 
 
-def class_index_table(class_ids: tuple[int, ...]) -> tf.lookup.StaticHashTable:
-    """Return a table from label-map id to class index; -1 for an id that is not in the label map."""
-    ids = tf.constant(class_ids, tf.int64)
-    indices = tf.range(len(class_ids), dtype=tf.int32)
-    return tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(ids, indices), default_value=-1)
-
-
 @tf.autograph.experimental.do_not_convert
 def parse_ground_truth(
     serialized: tf.Tensor,
-    table: tf.lookup.StaticHashTable,
+    classes: ClassTables,
     optional: Collection[str] = (),
     keypoint_class: KeypointClass | None = None,
 ) -> ParsedExample:
@@ -104,20 +98,19 @@ def parse_ground_truth(
             this class may have no points; otherwise it has all of them. None: as many points as the record has.
 
     Raises:
-        tf.errors.InvalidArgumentError: at run time, for a broken record, and with the key of the record for a class id
-            that is not in the label map, box features of different lengths, or a wrong number of keypoints.
+        tf.errors.InvalidArgumentError: at run time, for a broken record, and with the key of the record for a class
+            that `classes` refuses, box features of different lengths, or a wrong number of keypoints.
     """
     features = dict(_FEATURES)
     for column in optional:
         features |= _OPTIONAL_FEATURES[column]
     parsed = tf.io.parse_single_example(serialized, features)
-    class_ids, sides = parsed[keys.CLASS_ID], [parsed[key] for key in keys.BOX_KEYS_YXYX]
+    source_id, sides = parsed[keys.IMAGE_SOURCE_ID], [parsed[key] for key in keys.BOX_KEYS_YXYX]
+    class_ids, texts = _ids_and_texts(parsed, tf.size(sides[0]))
     may_be_absent = (keys.IS_CROWD, keys.AREA, keys.WEIGHT, *(_LENGTH_FEATURES[column] for column in optional))
     num_boxes = tf.size(class_ids)
-    _check_lengths(parsed[keys.IMAGE_SOURCE_ID], num_boxes, sides, [parsed[key] for key in may_be_absent])
-    class_indices = table.lookup(class_ids)
-    message = [f"{UNKNOWN_CLASS}: record and its class ids:", parsed[keys.IMAGE_SOURCE_ID], class_ids]
-    tf.debugging.Assert(tf.reduce_all(class_indices >= 0), message, summarize=20)
+    _check_lengths(source_id, num_boxes, sides, [parsed[key] for key in may_be_absent])
+    class_indices = classes.class_indices(class_ids, texts, source_id)
     columns = {
         BOXES: tf.stack(sides, axis=-1),
         CLASSES: class_indices,
@@ -130,9 +123,22 @@ def parse_ground_truth(
         else:
             columns[KEYPOINTS] = _parse_keypoints_of_class(parsed, class_indices, keypoint_class)
     mask_pngs = _filled(parsed[keys.MASK], tf.fill([num_boxes], "")) if MASKS in optional else None
-    return ParsedExample(
-        parsed[keys.IMAGE_SOURCE_ID], parsed[keys.IMAGE_ENCODED], columns, parsed[keys.AREA], mask_pngs
-    )
+    area_px = parsed[keys.AREA]
+    if classes.drops:
+        is_kept = class_indices >= 0
+        columns = {name: tf.boolean_mask(value, is_kept) for name, value in columns.items()}
+        area_px = tf.boolean_mask(area_px, is_kept[: tf.size(area_px)])
+        mask_pngs = None if mask_pngs is None else tf.boolean_mask(mask_pngs, is_kept)
+    return ParsedExample(source_id, parsed[keys.IMAGE_ENCODED], columns, area_px, mask_pngs)
+
+
+def _ids_and_texts(parsed: dict[str, tf.Tensor], num_boxes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return class ids and texts, equally many; 0 without ids, and "" without a text for each box."""
+    class_ids, texts = parsed[keys.CLASS_ID], parsed[keys.CLASS_TEXT]
+    has_texts = tf.size(texts) == num_boxes
+    num_ids = tf.where(has_texts & (tf.size(class_ids) == 0), num_boxes, tf.size(class_ids))
+    class_ids = _filled(class_ids, tf.zeros([num_ids], tf.int64))
+    return class_ids, _filled(texts[: tf.where(has_texts & (num_ids == num_boxes), num_ids, 0)], tf.fill([num_ids], ""))
 
 
 def check_has_masks(parsed: ParsedExample) -> None:
@@ -148,7 +154,7 @@ def check_has_masks(parsed: ParsedExample) -> None:
 
 
 def sample_of(parsed: ParsedExample, image: tf.Tensor, image_hw: tf.Tensor) -> Sample:
-    """Return the record as a sample. If it has no areas, they are those of the boxes.
+    """Return the record as a sample. An area that is absent or not above 0 is that of the box, as in the reference.
 
     Args:
         image: any tensor; it is not used.
@@ -156,7 +162,9 @@ def sample_of(parsed: ParsedExample, image: tf.Tensor, image_hw: tf.Tensor) -> S
     """
     ymin, xmin, ymax, xmax = tf.unstack(parsed.columns[BOXES], axis=-1)
     num_pixels = tf.reduce_prod(tf.cast(image_hw, tf.float32))
-    area_px = _filled(parsed.stored_area_px, (ymax - ymin) * (xmax - xmin) * num_pixels)
+    box_area_px = (ymax - ymin) * (xmax - xmin) * num_pixels
+    stored_area_px = _filled(parsed.stored_area_px, box_area_px)
+    area_px = tf.where(stored_area_px > 0, stored_area_px, box_area_px)
     sample = {IMAGE: image, **parsed.columns, AREA: area_px}
     if parsed.mask_pngs is not None:
         sample[MASKS] = _decode_masks(parsed.mask_pngs, image_hw, parsed.source_id)

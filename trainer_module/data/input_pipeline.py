@@ -25,12 +25,12 @@ from detloom.schemas.model.config import TrainEvalConfig
 from detloom.trainer_module.data.augmentations.apply import apply_all, split_at_resize
 from detloom.trainer_module.data.augmentations.crops import WindowCrop
 from detloom.trainer_module.data.augmentations.mixing import mix_batch, mixings_of
+from detloom.trainer_module.data.class_lookup import ClassLookup, ClassTables
 from detloom.trainer_module.data.cropped_decoding import decode_crop, decode_sample
 from detloom.trainer_module.data.data_service import ServerAddress, read_from_servers
 from detloom.trainer_module.data.example_parser import (
     ParsedExample,
     check_has_masks,
-    class_index_table,
     keypoint_class_of,
     parse_ground_truth,
     sample_of,
@@ -38,7 +38,6 @@ from detloom.trainer_module.data.example_parser import (
 from detloom.trainer_module.data.record_stream import build_record_stream, elements_per_step
 from detloom.trainer_module.data.records import ExampleFeatures, read_records
 from detloom.trainer_module.data.sample import Sample, columns_of
-from detloom.trainer_module.detectors.detector import Family
 from detloom.trainer_module.detectors.families import family_of
 from detloom.trainer_module.detectors.preprocess import Preprocessing, decode_image, resize_image, resize_masks
 
@@ -87,12 +86,13 @@ def build_train_dataset(
         servers: of tf.data service, to make the batches; they must read the files under the same names.
     """
     family = family_of(config.model)
-    preprocessing, columns, parse = family.preprocessing, family.ground_truth_columns, build_parser(family, label_map)
+    preprocessing, columns, parse = family.preprocessing, family.ground_truth_columns, build_parser(config, label_map)
     context = input_context or tf.distribute.InputContext()
     per_step = elements_per_step(config.train, context)
     stream = build_record_stream(
         config.train_input,
         files,
+        ClassLookup(label_map, config.train_input.unknown_classes),
         seed=config.train.seed,
         context=context,
         first_element=start_step * per_step,
@@ -138,14 +138,14 @@ def build_train_dataset(
     return batches.prefetch(_BATCHES_AHEAD)
 
 
-def build_parser(family: Family, label_map: LabelMap) -> Callable[[tf.Tensor], ParsedExample]:
+def build_parser(config: TrainEvalConfig, label_map: LabelMap) -> Callable[[tf.Tensor], ParsedExample]:
     """Return a function that parses a serialized example with all ground truth that the family needs."""
-    table = class_index_table(label_map.class_ids)
+    family, classes = family_of(config.model), ClassTables(ClassLookup(label_map, config.train_input.unknown_classes))
     optional = [name for name in family.ground_truth_columns if name in OPTIONAL_COLUMNS]
     keypoint_class = keypoint_class_of(family.keypoints, label_map)
 
     def parse(serialized: tf.Tensor) -> ParsedExample:
-        parsed = parse_ground_truth(serialized, table, optional, keypoint_class)
+        parsed = parse_ground_truth(serialized, classes, optional, keypoint_class)
         if MASKS in optional:
             check_has_masks(parsed)
         return parsed
@@ -154,20 +154,18 @@ def build_parser(family: Family, label_map: LabelMap) -> Callable[[tf.Tensor], P
 
 
 def example_keys(
-    config: TrainEvalConfig, files: Sequence[str], *, step: int, num_input_pipelines: int = 1
+    config: TrainEvalConfig, label_map: LabelMap, files: Sequence[str], *, step: int, num_input_pipelines: int = 1
 ) -> list[str]:
     """Return the keys of the records of a step, of all pipelines."""
-    return [
-        ExampleFeatures(serialized).record_key
-        for serialized in _records_of_step(config, files, step, num_input_pipelines)
-    ]
+    records = _records_of_step(config, label_map, files, step, num_input_pipelines)
+    return [ExampleFeatures(serialized).record_key for serialized in records]
 
 
 def broken_example_keys(
     config: TrainEvalConfig, label_map: LabelMap, files: Sequence[str], *, step: int, num_input_pipelines: int = 1
 ) -> list[str]:
     """Return the keys of the records of a step that cannot be parsed or decoded."""
-    parse = build_parser(family_of(config.model), label_map)
+    parse = build_parser(config, label_map)
 
     def is_broken(serialized: bytes) -> bool:
         try:
@@ -176,18 +174,19 @@ def broken_example_keys(
             return True
         return False
 
-    records = _records_of_step(config, files, step, num_input_pipelines)
+    records = _records_of_step(config, label_map, files, step, num_input_pipelines)
     return [ExampleFeatures(serialized).record_key for serialized in records if is_broken(serialized)]
 
 
 def _records_of_step(
-    config: TrainEvalConfig, files: Sequence[str], step: int, num_input_pipelines: int
+    config: TrainEvalConfig, label_map: LabelMap, files: Sequence[str], step: int, num_input_pipelines: int
 ) -> Iterator[bytes]:
+    lookup = ClassLookup(label_map, config.train_input.unknown_classes)
     for pipeline in range(num_input_pipelines):
         context = tf.distribute.InputContext(num_input_pipelines, pipeline, num_input_pipelines)
         count = elements_per_step(config.train, context)
         stream = build_record_stream(
-            config.train_input, files, seed=config.train.seed, context=context, first_element=step * count
+            config.train_input, files, lookup, seed=config.train.seed, context=context, first_element=step * count
         )
         for _, serialized in stream.take(count).as_numpy_iterator():
             yield serialized
@@ -292,7 +291,7 @@ def build_eval_dataset(
     examples are read. Of several workers, each gets every `num_workers`-th batch; the others are not decoded.
     """
     family = family_of(config.model)
-    preprocessing, parse = family.preprocessing, build_parser(family, label_map)
+    preprocessing, parse = family.preprocessing, build_parser(config, label_map)
 
     @tf.autograph.experimental.do_not_convert
     def to_element(serialized: tf.Tensor) -> dict[str, tf.Tensor]:

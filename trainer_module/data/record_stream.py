@@ -16,8 +16,8 @@ import tensorflow as tf
 
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.config import InputReader, Train
+from detloom.trainer_module.data.class_lookup import ClassLookup
 from detloom.trainer_module.data.records import (
-    READ_CYCLE,
     compression_of,
     count_records,
     read_records,
@@ -27,6 +27,7 @@ from detloom.trainer_module.data.records import (
 from detloom.trainer_module.runtime.host_memory import format_bytes
 
 _ENDLESS = 2**62  # epochs
+_NUMBERS_AT_ONCE = 2**16
 _FILE_ORDER, _RECORD_ORDER = 1, 2  # salts that separate the random streams
 _ONE = 2**20  # unit of the fixed-point numbers of `_Repeats`, which are exact in any epoch
 _LOGGER = logging.getLogger("detloom")
@@ -50,6 +51,7 @@ def elements_per_step(train: Train, context: tf.distribute.InputContext) -> int:
 def build_record_stream(
     reader: InputReader,
     files: Sequence[str],
+    lookup: ClassLookup,
     *,
     seed: int,
     context: tf.distribute.InputContext,
@@ -58,14 +60,16 @@ def build_record_stream(
     """Build an endless data set of (element number int64 [], serialized example) for one input pipeline.
 
     Several pipelines read different files; if there are fewer files than pipelines, they read different records of all
-    files. With shuffling, seed and epoch determine the order of the files, of which READ_CYCLE are read in turn, and
-    the order of the shuffle buffer. If `first_element` is not 0, the records are counted first.
+    files. With shuffling, seed and epoch determine the order of the files, of which `reader.num_readers` are read in
+    turn, and the order of the shuffle buffer. If `first_element` is not 0, the records are counted first, and records
+    that come before it are not read again, except those at the start of a file whose later records are needed.
 
     Raises:
         InputError: if a file cannot be read, or this pipeline has no record.
     """
-    order = _Order(reader, tuple(files), seed, context)
+    order = _Order(reader, tuple(files), lookup, seed, context)
     first_epoch, skipped = order.place_of(first_element)
+    order.leave_out(first_epoch, skipped)
     epochs = tf.data.Dataset.range(first_epoch, _ENDLESS)
     return epochs.flat_map(order.epoch).skip(skipped).enumerate(start=first_element)
 
@@ -92,9 +96,14 @@ class _Order:
     """The order of the records of one input pipeline."""
 
     def __init__(
-        self, reader: InputReader, files: tuple[str, ...], seed: int, context: tf.distribute.InputContext
+        self,
+        reader: InputReader,
+        files: tuple[str, ...],
+        lookup: ClassLookup,
+        seed: int,
+        context: tf.distribute.InputContext,
     ) -> None:
-        self.reader, self.all_files, self.seed, self.context = reader, files, seed, context
+        self.reader, self.all_files, self.lookup, self.seed, self.context = reader, files, lookup, seed, context
         self.num_pipelines, self.pipeline = context.num_input_pipelines, context.input_pipeline_id
         self.by_record = self.num_pipelines > len(files)
         every = 1 if self.by_record else self.num_pipelines
@@ -103,15 +112,52 @@ class _Order:
         self._num_records: tuple[int, ...] | None = None  # of each file; counted on demand
         self.repeats = self._find_repeats()
         self.buffer_size = self._find_buffer_size() if reader.shuffle else 1
+        self._left_out: tuple[int, np.ndarray] | None = None
         self._check_sources()
 
-    def epoch(self, epoch: tf.Tensor) -> tf.data.Dataset:
-        """Return the serialized examples of an epoch (int64 [])."""
+    def leave_out(self, epoch: int, num_elements: int) -> None:
+        """Replace the records that only occur in the first elements of an epoch by empty ones, up to the first other.
+
+        The order of an epoch depends on the number of records only, so that it is known without reading them.
+        """
+        if num_elements == 0:
+            return
+        counts = self._counts()
+        times_N = np.ones(sum(counts), np.int64) if self.repeats is None else self.repeats.in_epoch(epoch)
+
+        def numbers_of(epoch: tf.Tensor) -> tf.data.Dataset:
+            return self.epoch(epoch, self._numbers)
+
+        numbers = tf.data.Dataset.range(epoch, epoch + 1).flat_map(numbers_of)
+        for batch in numbers.take(num_elements).batch(_NUMBERS_AT_ONCE).as_numpy_iterator():
+            np.subtract.at(times_N, batch, 1)
+        of_files = np.split(times_N > 0, np.cumsum(counts)[:-1])
+        firsts = [int(is_needed.argmax()) if is_needed.any() else len(is_needed) for is_needed in of_files]
+        self._left_out = epoch, np.array(firsts, np.int64)
+
+    def epoch(
+        self, epoch: tf.Tensor, read: Callable[[tf.Tensor, tf.Tensor], tf.data.Dataset] | None = None
+    ) -> tf.data.Dataset:
+        """Return the serialized examples of an epoch (int64 []).
+
+        Args:
+            read: returns the records of a file in an epoch, given the numbers of both; None reads the file.
+        """
+        read_file = read or self._records
+
+        def read_numbered(number: tf.Tensor) -> tf.data.Dataset:
+            records = read_file(number, epoch)
+            return records if self.repeats is None else tf.data.Dataset.zip((self._numbers(number), records))
+
         numbers = tf.constant(self.file_numbers, tf.int64)
         if self.reader.shuffle:
             numbers = tf.random.experimental.stateless_shuffle(numbers, self._epoch_seed(_FILE_ORDER, epoch))
         records = tf.data.Dataset.from_tensor_slices(numbers).interleave(
-            self._file, cycle_length=READ_CYCLE, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
+            read_numbered,
+            cycle_length=min(self.reader.num_readers, len(self.file_numbers)),
+            block_length=self.reader.read_block_length,
+            num_parallel_calls=tf.data.AUTOTUNE,
+            deterministic=True,
         )
         if self.repeats is not None:
             records = records.flat_map(_repeated(self.repeats, epoch))
@@ -142,13 +188,21 @@ class _Order:
     def _epoch_seed(self, salt: int, epoch: tf.Tensor) -> tf.Tensor:
         return tf.random.experimental.stateless_fold_in(tf.constant([self.seed, salt], tf.int64), epoch)
 
-    def _file(self, number: tf.Tensor) -> tf.data.Dataset:
-        """Return the records of a file, with their numbers over all files if records are repeated or left out."""
-        records = tf.data.TFRecordDataset(tf.constant(self.all_files)[number], compression_type=self.compression)
-        if self.repeats is None:
-            return records
-        first_numbers = tf.constant(np.cumsum([0, *self._counts()]), tf.int64)
-        return tf.data.Dataset.zip((tf.data.Dataset.range(first_numbers[number], _ENDLESS), records))
+    def _records(self, number: tf.Tensor, epoch: tf.Tensor) -> tf.data.Dataset:
+        """Return the records of a file, empty where they are left out."""
+        if self._left_out is None:
+            return tf.data.TFRecordDataset(tf.constant(self.all_files)[number], compression_type=self.compression)
+        first_epoch, firsts = self._left_out
+        num_empty = tf.where(epoch == first_epoch, tf.constant(firsts)[number], 0)
+        is_read = tf.cast(num_empty < tf.constant(self._counts(), tf.int64)[number], tf.int64)
+        names = tf.constant(self.all_files)[number : number + is_read]  # a file without any needed record is not opened
+        records = tf.data.TFRecordDataset(names, compression_type=self.compression).skip(num_empty)
+        return tf.data.Dataset.from_tensors(b"").repeat(num_empty).concatenate(records)
+
+    def _numbers(self, number: tf.Tensor, epoch: tf.Tensor | None = None) -> tf.data.Dataset:
+        """Return the numbers of the records of a file over all files."""
+        starts = tf.constant(np.cumsum([0, *self._counts()]), tf.int64)
+        return tf.data.Dataset.range(starts[number], starts[number + 1])
 
     def _counts(self) -> tuple[int, ...]:
         if self._num_records is None:
@@ -172,7 +226,7 @@ class _Order:
             return None
         factors: np.ndarray | float = 1.0
         if share:
-            self._num_records, class_ids = scan_classes(self.all_files)
+            self._num_records, class_ids = scan_classes(self.all_files, self.lookup)
             factors = repeat_factors(class_ids[::one_of], share)
         times_N = np.zeros(sum(self._counts()), np.int64)
         times_N[::one_of] = np.round(factors * _ONE)

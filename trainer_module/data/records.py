@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,9 +14,10 @@ import tensorflow as tf
 
 from detloom.schemas.contracts import example_keys as keys
 from detloom.schemas.errors import InputError
+from detloom.trainer_module.data.class_lookup import ClassLookup
 from detloom.trainer_module.files.tfrecord import scan_frames
 
-READ_CYCLE = 4  # number of shards that are read in turn
+_READ_CYCLE = 4  # number of shards that are read in turn where the order does not matter
 _SAMPLED_SHARDS, _SAMPLED_RECORDS = 8, 64  # shards, and records of each; about 40 MB of photographs
 _SCAN_BATCH = 64
 _PIECE_BYTES = 1 << 24  # read at a time
@@ -53,7 +54,7 @@ def read_records(files: Sequence[str], *, one_of: int = 1) -> tf.data.Dataset:
     def read(file: tf.Tensor) -> tf.data.Dataset:
         return tf.data.TFRecordDataset(file, compression_type=compression)
 
-    records = tf.data.Dataset.from_tensor_slices(list(files)).interleave(read, cycle_length=READ_CYCLE)
+    records = tf.data.Dataset.from_tensor_slices(list(files)).interleave(read, cycle_length=_READ_CYCLE)
     return records if one_of == 1 else records.shard(one_of, 0)
 
 
@@ -65,22 +66,23 @@ class _FileVersion(NamedTuple):
     modified_ns: int
 
 
-def _cached_by_version(function: Callable[[Sequence[str]], _Result]) -> Callable[[Sequence[str]], _Result]:
-    """Cache the results of a function for files that have not changed.
+def _cached_by_version(function: Callable[..., _Result]) -> Callable[..., _Result]:
+    """Cache the results of a function of files that have not changed, and of hashable arguments.
 
     TensorFlow's errors become InputErrors that name the folder of the files.
     """
 
     @functools.lru_cache(maxsize=_MAX_REMEMBERED)
-    def cached(versions: tuple[_FileVersion, ...]) -> _Result:
-        return function([version.path for version in versions])
+    def cached(versions: tuple[_FileVersion, ...], *arguments: Any) -> _Result:
+        return function([version.path for version in versions], *arguments)
 
     @functools.wraps(function)
-    def call(files: Sequence[str]) -> _Result:
+    def call(files: Sequence[str], *arguments: Any) -> _Result:
         try:
             stats = [tf.io.gfile.stat(file) for file in files]
             pairs = zip(files, stats, strict=True)
-            return cached(tuple(_FileVersion(path, stat.length, stat.mtime_nsec) for path, stat in pairs))
+            versions = tuple(_FileVersion(path, stat.length, stat.mtime_nsec) for path, stat in pairs)
+            return cached(versions, *arguments)
         except tf.errors.OpError as error:
             cause = " ".join(str(error.message).split())
             message = f"{Path(files[0]).parent}: a record cannot be read ({cause}); write its file again."
@@ -163,29 +165,36 @@ class ClassScan(NamedTuple):
 
 
 @_cached_by_version
-def scan_classes(files: Sequence[str]) -> ClassScan:
+def scan_classes(files: Sequence[str], lookup: ClassLookup) -> ClassScan:
     """Read all records and collect their classes. The results of unchanged files are cached in the process.
 
     Raises:
-        InputError: if a file or a record cannot be read.
+        InputError: if a file or a record cannot be read, or `lookup` refuses a class.
     """
     _LOGGER.info("Reading %d files to collect the classes in their images.", len(files))
     features = {key: tf.io.RaggedFeature(tf.int64) for key in (keys.CLASS_ID, keys.IS_CROWD)}
+    features |= {keys.CLASS_TEXT: tf.io.RaggedFeature(tf.string), keys.BOX_XMIN: tf.io.RaggedFeature(tf.float32)}
     num_records: list[int] = []
     class_ids: list[np.ndarray] = []
     for file in files:
         before = len(class_ids)
         for batch in read_records([file]).batch(_SCAN_BATCH):
             parsed = tf.io.parse_example(batch, features)
-            columns = (parsed[key].to_list() for key in (keys.CLASS_ID, keys.IS_CROWD))
-            class_ids.extend(_single_classes(*pair) for pair in zip(*columns, strict=True))
+            columns = (parsed[key].to_list() for key in features)
+            try:
+                class_ids.extend(_single_classes(lookup, *values) for values in zip(*columns, strict=True))
+            except ValueError as error:
+                raise InputError(f"{file}: record {len(class_ids) - before}: {error}") from None
         num_records.append(len(class_ids) - before)
     return ClassScan(tuple(num_records), tuple(class_ids))
 
 
-def _single_classes(class_ids: list[int], is_crowd: list[int]) -> np.ndarray:
-    ids = np.array(class_ids, np.int64)
-    return np.unique(ids[np.array(is_crowd) == 0] if len(is_crowd) == len(ids) else ids)
+def _single_classes(
+    lookup: ClassLookup, class_ids: list[int], is_crowd: list[int], texts: list[bytes], xmin: list[float]
+) -> np.ndarray:
+    ids = np.array(lookup.class_ids(class_ids, texts, len(xmin)), np.int64)
+    is_single = np.array(is_crowd) == 0 if len(is_crowd) == len(ids) else np.ones(len(ids), bool)
+    return np.unique(ids[is_single & (ids > 0)])
 
 
 def parse_features(serialized: bytes) -> Mapping[str, tf.train.Feature]:

@@ -241,6 +241,10 @@ class Detector(ABC, Generic[ConfigT]):
                 accumulation): then the losses of the parts add up to those of the whole. None: of this batch.
         """
 
+    def targets(self, batch: Tensors) -> Tensors:
+        """Return what `losses` and `count_matches` would both compute from a batch, [B, ...]; they find it there."""
+        return {}
+
     @abstractmethod
     def count_matches(self, batch: Tensors) -> tf.Tensor:
         """Return the normalizer of the losses (used where it is at least 1), float32; those of parts add up.

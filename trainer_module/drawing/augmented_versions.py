@@ -14,7 +14,6 @@ from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.model.config import TrainEvalConfig
 from detloom.trainer_module.data.cropped_decoding import decode_sample
 from detloom.trainer_module.data.input_pipeline import build_parser, build_train_dataset
-from detloom.trainer_module.detectors.families import family_of
 from detloom.trainer_module.drawing.training_images import (
     as_pixels,
     crowd_notes,
@@ -60,7 +59,7 @@ def draw_records(
 
 
 def _draw_stored(config: TrainEvalConfig, label_map: LabelMap, record: bytes) -> DrawnRecord:
-    parse = build_parser(family_of(config.model), label_map)
+    parse = build_parser(config, label_map)
     try:
         sample = decode_sample(parse(tf.constant(record)))
     except tf.errors.InvalidArgumentError as error:

@@ -20,6 +20,7 @@ from detloom.trainer_module.detectors.detector import Detector
 from detloom.trainer_module.export.fixed_size_model import FixedSizeModel
 from detloom.trainer_module.export.serving_contract import describe_network_input, describe_versions
 from detloom.trainer_module.files.strict_json import to_strict_json
+from detloom.trainer_module.runtime.numerics import without_tf32
 
 _OPSET = 17  # of ONNX 1.12 (2022), which common runtimes support
 _TOLERANCE = 1e-3  # relative and absolute; runtimes sum in another order
@@ -84,7 +85,8 @@ def _check(serialized: bytes, model: FixedSizeModel) -> list[str]:
     images = np.random.default_rng(0).uniform(0, 255, [2, *spec.shape[1:]]).astype(np.float32)
     outputs = [output.name for output in session.get_outputs()]
     computed = dict(zip(outputs, session.run(outputs, {spec.name: images}), strict=True))
-    expected = {name: value.numpy() for name, value in model.serve(tf.constant(images)).items()}
+    with without_tf32():
+        expected = {name: value.numpy() for name, value in model.serve(tf.constant(images)).items()}
     for name, value in expected.items():
         if name in (names.BOXES, names.CLASSES):
             continue  # without raw outputs: the order of equal scores is not defined

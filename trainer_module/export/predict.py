@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -352,6 +352,16 @@ def read_exported_label_map(model_dir: str) -> LabelMap:
     except (tf.errors.OpError, UnicodeDecodeError):
         raise InputError(f"{path}: the model's label map cannot be read; is this an exported detector?") from None
     return parse_label_map(text, where=path)
+
+
+def read_unknown_classes(model_dir: str) -> Literal["refuse", "drop"]:
+    """Return `train_input.unknown_classes` of the model's configuration; "refuse" if it has none."""
+    try:
+        with tf.io.gfile.GFile(f"{model_dir}/assets/{names.ASSET_CONFIG}", "r") as file:
+            is_dropped = json.loads(file.read())["train_input"]["unknown_classes"] == "drop"
+    except (tf.errors.OpError, ValueError, KeyError, TypeError):
+        return "refuse"
+    return "drop" if is_dropped else "refuse"
 
 
 def read_keypoints(model_dir: str) -> Keypoints | None:

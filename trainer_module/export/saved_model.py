@@ -25,6 +25,7 @@ from detloom.trainer_module.detectors.preprocess import decode_image
 from detloom.trainer_module.evaluation.keypoint_metrics import measured_keypoints
 from detloom.trainer_module.export.serving_contract import format_contract
 from detloom.trainer_module.files.strict_json import to_strict_json
+from detloom.trainer_module.runtime.numerics import without_tf32
 from detloom.trainer_module.weights.own_checkpoint import weights_by_path
 
 _LOGGER = logging.getLogger("detloom")
@@ -137,7 +138,8 @@ def export_saved_model(
         write_label_map(assets / names.ASSET_LABEL_MAP, detector.label_map)
         (assets / names.ASSET_CONFIG).write_text(to_canonical_json(config), encoding="utf-8")
         inputs = _make_inputs(detector.preprocessing.network_hw)
-        outputs = _check_export(servable, model_dir, inputs)
+        with without_tf32():
+            outputs = _check_export(servable, model_dir, inputs)
         keypoints = measured_keypoints(detector.family.keypoints, config.eval)
         contract = format_contract(detector.preprocessing, outputs, outputs[names.SCORES].shape[1], settings, keypoints)
         write_text_file(assets / names.ASSET_CONTRACT, to_strict_json(contract, indent=1) + "\n")

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import math
 import resource
 import time
 from array import array
@@ -23,6 +24,7 @@ from detloom.trainer_module.weights.freezing import PartCounts
 
 _SHORTEST_SECONDS = 1e-6
 _INPUT_BOUND = 0.2  # share of time waiting for data above which advice is given
+_EVALUATION_BOUND, _EVALUATION_SECONDS = 0.2, 60  # share of time, and total time, of evaluations that need advice
 _PHASES = {"evaluation": "evaluating", "checkpoints": "saving checkpoints"}  # wording in the paragraph
 SUMMARY_FILE = "training_summary.json"  # written last: marks a finished run
 
@@ -84,7 +86,7 @@ class PerformanceSummary:
             return None
         return (
             f"The device waited for images in {100 * self.input_share:.0f} % of the time: give the host more cores, "
-            "store smaller images (more pixels than the network's input gain nothing), or remove the most expensive "
+            "shrink the image files (more pixels than the network's input gain nothing), or remove the most expensive "
             "augmentations."
         )
 
@@ -98,7 +100,7 @@ class Performance:
         self._seconds = self._input_seconds = 0.0
         self._first_call_seconds: float | None = None
         self._steps_of_calls, self._step_seconds = array("q"), array("d")
-        self._phase_seconds: defaultdict[str, float] = defaultdict(float)
+        self._seconds_of_phases: defaultdict[str, list[float]] = defaultdict(list)
 
     def add(self, num_steps: int, seconds: float, input_seconds: float = 0.0) -> dict[str, float]:
         """Add one host call of `num_steps` steps, during which the device waited `input_seconds` for data.
@@ -131,7 +133,23 @@ class Performance:
         try:
             yield
         finally:
-            self._phase_seconds[name] += time.monotonic() - started
+            self._seconds_of_phases[name].append(time.monotonic() - started)
+
+    def evaluation_advice(self, config: TrainEvalConfig) -> str | None:
+        """Return advice if the second evaluation, the first without compilation, takes too much of the time."""
+        seconds = self._seconds_of_phases["evaluation"]
+        if len(seconds) != 2 or not self._seconds:
+            return None
+        interval, step_seconds = config.evaluation_interval, self._seconds / sum(self._steps_of_calls)
+        share = _share(seconds[-1], seconds[-1] + interval * step_seconds)
+        if share <= _EVALUATION_BOUND or seconds[-1] * config.train.num_steps / interval < _EVALUATION_SECONDS:
+            return None
+        enough = math.ceil(seconds[-1] * (1 / _EVALUATION_BOUND - 1) / step_seconds)
+        return (
+            f"Evaluation takes {100 * share:.0f} % of the time: set eval.evaluate_every to {enough} (now {interval}) "
+            f"for {100 * _EVALUATION_BOUND:.0f} %, raise eval.batch_size (now {config.eval.batch_size}), or evaluate "
+            "fewer images with eval_input.sample_1_of_n_examples."
+        )
 
     def summary(self) -> PerformanceSummary:
         step_seconds = np.repeat(self._step_seconds, self._steps_of_calls)
@@ -147,7 +165,7 @@ class Performance:
             input_share=_share(self._input_seconds, self._seconds),
             step_seconds_total=self._seconds,
             first_call_seconds=self._first_call_seconds or 0.0,
-            phase_seconds=dict(self._phase_seconds),
+            phase_seconds={name: sum(seconds) for name, seconds in self._seconds_of_phases.items()},
             peak_host_bytes=peak_host_bytes(),
             peak_device_bytes=peak_device_bytes(),
         )

@@ -65,6 +65,17 @@ def execution_mode(config: Train) -> Iterator[None]:
             _framework_config.disable_op_determinism()
 
 
+@contextlib.contextmanager
+def without_tf32() -> Iterator[None]:
+    """Compute float32 in full within the block: by default, GPUs round the factors of products to 10 bits (TF32)."""
+    was_enabled = tf.config.experimental.tensor_float_32_execution_enabled()
+    tf.config.experimental.enable_tensor_float_32_execution(False)
+    try:
+        yield
+    finally:
+        tf.config.experimental.enable_tensor_float_32_execution(was_enabled)
+
+
 def are_operations_deterministic() -> bool:
     """Return True if deterministic operations are enabled; then there is no clock on the device either."""
     return bool(_framework_config.is_op_determinism_enabled())

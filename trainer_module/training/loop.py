@@ -199,7 +199,7 @@ class _Loop:
         """Return the content of a checkpoint, under keys that do not depend on the code."""
         state = {"network": weights_by_path(self.detector.network), "optimizer": self.steps.optimizer}
         if self.steps.averaged_weights is not None:
-            pairs = zip(self.trained.by_path, self.steps.averaged_weights.averages, strict=True)
+            pairs = zip(self.steps.averaged_by_path, self.steps.averaged_weights.averages, strict=True)
             state["averaged_weights"] = dict(pairs)
         return {**state, "steps": self.steps.state}
 
@@ -281,7 +281,7 @@ class _Loop:
                 return self._finish(best, stop)
 
     def _is_evaluation_due(self) -> bool:
-        is_point = self.step % self.config.eval.evaluate_every == 0 or self.step == self.config.train.num_steps
+        is_point = self.step % self.config.evaluation_interval == 0 or self.step == self.config.train.num_steps
         return is_point and self.step > 0 and self.step not in self.history
 
     def _stops_early(self) -> bool:
@@ -301,7 +301,7 @@ class _Loop:
             progress.advance()
             return
         points = [train.num_steps, step + train.steps_per_call, *(point for point in skipped if point > step)]
-        points += [step + every - step % every for every in (train.checkpoint_every_n, self.config.eval.evaluate_every)]
+        points += [step + every - step % every for every in (train.checkpoint_every_n, self.config.evaluation_interval)]
         self.profiler.move_to(step)
         with self._naming_records():
             result = self.steps.run(self.train_iterator, self.profiler.limit(step, min(points) - step))
@@ -341,7 +341,13 @@ class _Loop:
 
     def _roll_back(self, bad_step: int, rate: float, progress: Reporter) -> None:
         """Go back to the last checkpoint; `train.nonfinite` decides what happens to the step afterwards."""
-        keys = example_keys(self.config, self.train_files, step=bad_step, num_input_pipelines=self.num_input_pipelines)
+        keys = example_keys(
+            self.config,
+            self.label_map,
+            self.train_files,
+            step=bad_step,
+            num_input_pipelines=self.num_input_pipelines,
+        )
         incident = self.incidents.add(bad_step, rate, tuple(keys))
         _LOGGER.warning("%s", describe_incident(incident))
         if self.incidents.has_diverged() and self._quarantine_newest():
@@ -390,6 +396,8 @@ class _Loop:
             self._log_detections()
         self.log.evaluation(self.step, evaluation)
         self.history.add(self.step, evaluation.numbers())  # last: marks the evaluation as finished
+        if advice := self.performance.evaluation_advice(self.config):
+            _LOGGER.warning("%s", advice)
         is_best = self.best.best is not None and self.best.best.step == self.step
         _LOGGER.info("Step %d: %s%s", self.step, evaluation.sentence(), " (best so far)" if is_best else "")
         return evaluation.metrics if is_best else None
@@ -424,19 +432,16 @@ class _Loop:
 
     def _finish(self, best_metrics: CocoMetrics | None, stop: StopRequest) -> TrainResult:
         """Load the best weights, write the summary and return the result."""
-        best, train = self.best.best, self.config.train
-        assert best is not None, "the last step is always evaluated"
-        best_weights = tf.train.Checkpoint(network=weights_by_path(self.detector.network))
-        best_weights.read(str(best.path)).assert_existing_objects_matched()
-        if best_metrics is None:  # evaluated by an earlier process
-            best_metrics = self.evaluator(lambda: self._end_if_asked(stop)).metrics
+        train, best_step = self.config.train, self._load_best()
+        if best_metrics is None or self.best.best is None or best_step != self.best.best.step:
+            best_metrics = self.evaluator(lambda: self._end_if_asked(stop)).metrics  # of an earlier process, or others
         if self.step < train.num_steps and train.early_stopping is not None:
             self.log.event(self.step, "stopped early", **asdict(train.early_stopping))
         result = TrainResult(
             detector=self._for_export(),
             config=self.config,
             best=best_metrics,
-            best_step=best.step,
+            best_step=best_step,
             num_steps=self.step,
             stopped_early=self.step < train.num_steps,
             performance=self.performance.summary(),
@@ -456,6 +461,27 @@ class _Loop:
         _LOGGER.info("%s step %d. %s", how, result.num_steps, result.performance.paragraph())
         _LOGGER.info("Best: AP %.3f, AP50 %.3f at step %d.", result.best.AP, result.best.AP50, result.best_step)
         return result
+
+    def _load_best(self) -> int:
+        """Load the weights of the best evaluation, or of the next best one or the last checkpoint if a file is damaged.
+
+        Returns:
+            The step of these weights.
+        """
+        weights = tf.train.Checkpoint(network=weights_by_path(self.detector.network))
+        for entry in self.best.entries:
+            try:
+                weights.read(str(entry.path)).assert_existing_objects_matched()
+            except (tf.errors.OpError, IndexError, RuntimeError, ValueError) as error:  # TensorFlow raises all of them
+                cause = " ".join(str(error).split())[:200]
+                _LOGGER.warning("%s: cannot be read (%s); the next best weights are used.", entry.path, cause)
+            else:
+                return entry.step
+        self.checkpoints.restore_newest()
+        averages = self.steps.averaged_weights
+        if averages is not None and self.config.eval.use_moving_averages:
+            averages.assign_to_variables()
+        return self.step
 
     def _for_export(self) -> Detector:
         """Return a float32 detector on one device, with the weights of the network."""

@@ -22,7 +22,8 @@ from detloom.schemas.model.optimizers import (
 from detloom.trainer_module.training.learning_rates import ConfiguredLearningRate
 
 _LOGGER = logging.getLogger("detloom")
-_NOT_DECAYED = ["bias", "beta", "gamma"]  # names of variables without weight decay
+# Names of variables without weight decay; google/automl decays only those called kernel or weight.
+_NOT_DECAYED = ["bias", "beta", "gamma", "bifpn_combine_weights"]
 
 
 class FusedMomentum(keras.optimizers.SGD):
@@ -124,7 +125,8 @@ def with_scaled_learning_rate(config: TrainEvalConfig) -> TrainEvalConfig:
 class AveragedWeights(tf.Module):
     """Moving averages of variables. A checkpoint that tracks this object contains them.
 
-    With `dynamic`, it is the average of the Object Detection API and of google/automl's EfficientDet.
+    With `dynamic`, it is the average of the Object Detection API; with `statistics` too, that of google/automl's
+    EfficientDet (`utils.get_ema_vars`).
     """
 
     def __init__(self, config: MovingAverage, variables: Sequence[keras.Variable]) -> None:
@@ -149,13 +151,17 @@ class AveragedWeights(tf.Module):
                 var=average.handle, alpha=1 - kept, delta=average - tf.convert_to_tensor(variable)
             )
 
+    def assign_to_variables(self) -> None:
+        """Load the averages into the network."""
+        for variable, average in zip(self._variables, self.averages, strict=True):
+            variable.assign(average)
+
     @contextlib.contextmanager
     def in_network(self) -> Iterator[None]:
         """Load the averages into the network; restore the trained weights bit for bit afterwards."""
         trained = [variable.numpy() for variable in self._variables]
         try:
-            for variable, average in zip(self._variables, self.averages, strict=True):
-                variable.assign(average)
+            self.assign_to_variables()
             yield
         finally:
             for variable, value in zip(self._variables, trained, strict=True):

@@ -324,10 +324,15 @@ def first_with_boxes(files: Sequence[str]) -> list[bytes]:
     return records
 
 
-def make_images(label_map: LabelMap, image_hw: tuple[int, int]) -> Iterator[bytes]:
-    """Generate serialized examples: one to three rectangles on noise, one color for each of the first few classes."""
+def make_images(label_map: LabelMap, image_hw: tuple[int, int], *, as_photographs: bool = False) -> Iterator[bytes]:
+    """Generate serialized examples: one to three rectangles on noise, one color for each of the first few classes.
+
+    Args:
+        as_photographs: JPEG of this size, which takes about as long to decode as a photograph. Otherwise PNG, whose
+            sides have at most 640 pixels.
+    """
     random = np.random.default_rng(0)
-    scale = min(1.0, _MAX_SIDE_PX / max(image_hw))
+    scale = 1.0 if as_photographs else min(1.0, _MAX_SIDE_PX / max(image_hw))
     height, width = (round(side * scale) for side in image_hw)
     num_classes = min(label_map.num_classes, _MAX_MADE_CLASSES)
     next_class = 0
@@ -345,13 +350,14 @@ def make_images(label_map: LabelMap, image_hw: tuple[int, int]) -> Iterator[byte
             boxes.append((top / height, left / width, bottom / height, right / width))
             class_ids.append(label_map.class_ids[next_class])
             next_class = (next_class + 1) % num_classes
-        yield _make_example(f"made-{number}", pixels, boxes, class_ids)
+        encoded = tf.io.encode_jpeg(pixels, quality=90) if as_photographs else tf.io.encode_png(pixels)
+        yield _make_example(f"made-{number}", encoded.numpy(), boxes, class_ids)
 
 
-def _make_example(name: str, pixels: np.ndarray, boxes_yxyx_rel: Sequence[Any], class_ids: Sequence[int]) -> bytes:
+def _make_example(name: str, image: bytes, boxes_yxyx_rel: Sequence[Any], class_ids: Sequence[int]) -> bytes:
     example = tf.train.Example()
     feature = example.features.feature
-    feature[keys.IMAGE_ENCODED].bytes_list.value.append(tf.io.encode_png(pixels).numpy())
+    feature[keys.IMAGE_ENCODED].bytes_list.value.append(image)
     feature[keys.IMAGE_SOURCE_ID].bytes_list.value.append(name.encode())
     for side, key in enumerate(keys.BOX_KEYS_YXYX):
         feature[key].float_list.value.extend(box[side] for box in boxes_yxyx_rel)

@@ -1,5 +1,6 @@
 """Checks before the first training step: find settings and data that cannot train the intended model."""
 
+import itertools
 import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -15,11 +16,13 @@ from detloom.schemas.contracts.metric_names import CLASS_AP, MASK
 from detloom.schemas.errors import InputError, list_first
 from detloom.schemas.model.config import TrainEvalConfig
 from detloom.schemas.model.config_checks import warnings_before_run
+from detloom.trainer_module.data.class_lookup import ClassLookup
 from detloom.trainer_module.data.example_parser import keypoint_class_of
 from detloom.trainer_module.data.records import ExampleFeatures, list_shards, read_records
 from detloom.trainer_module.detectors.detector import Detector, Family, Keypoints
 from detloom.trainer_module.training.memory_estimate import check_memory, estimate_memory
 
+_MIN_PAIRS, _ORDERED_SHARE = 8, 0.8  # of successive records with boxes, to tell whether files are ordered by class
 _MAX_SAMPLED = 200  # enough records to find ids that are off by one, few enough to be fast
 _LOGGER = logging.getLogger("detloom")
 
@@ -49,7 +52,8 @@ def preflight(
     files = list_shards(train_files)
     sample = sample_records(files)
     check_optional_columns(sample, detector.family, label_map)
-    warnings = [*warnings_before_run(config), *check_records(sample, label_map)]
+    lookup = ClassLookup(label_map, config.train_input.unknown_classes)
+    warnings = [*warnings_before_run(config), *check_records(sample, lookup)]
     memory = estimate_memory(
         config,
         detector.network,
@@ -103,7 +107,7 @@ class SampledRecord:
 
     Attributes:
         where: file, position in it, and the record's own key.
-        class_ids: one per box.
+        class_ids: one per box, or empty.
         class_texts: one per box, or empty.
         num_without_mask: number of boxes without a mask, except crowds.
         num_keypoints: number of stored keypoints of all boxes.
@@ -113,10 +117,12 @@ class SampledRecord:
     where: str
     num_bytes: int
     class_ids: tuple[int, ...]
-    class_texts: tuple[str, ...]
+    class_texts: tuple[bytes, ...]
     num_without_mask: int = 0
     num_keypoints: int = 0
     keypoint_counts: tuple[int, ...] = ()
+    num_boxes: int = 0
+    file: str = ""
 
 
 @dataclass(frozen=True)
@@ -149,23 +155,28 @@ def sample_records(files: Sequence[str], max_records: int = _MAX_SAMPLED) -> Rec
     return RecordSample(tuple(records), is_whole_split)
 
 
-def check_records(sample: RecordSample, label_map: LabelMap) -> tuple[str, ...]:
+def check_records(sample: RecordSample, lookup: ClassLookup) -> tuple[str, ...]:
     """Return warnings about classes in the data.
 
     Raises:
-        InputError: for a class id that the label map lacks, and for a class text that names another class id.
+        InputError: for a class that `lookup` refuses.
     """
     counts: Counter[int] = Counter()
     unknown_texts: Counter[str] = Counter()
-    ids_by_name = {name: class_id for class_id, name in label_map.names_by_id}
+    classes_by_file: dict[str, list[set[int]]] = {}
     for record in sample.records:
-        counts.update(record.class_ids)
-        _check_ids(record, label_map)
-        if len(record.class_texts) == len(record.class_ids):
-            for class_id, text in zip(record.class_ids, record.class_texts, strict=True):
-                _check_text(record, class_id, text, ids_by_name, label_map)
-        unknown_texts.update(text for text in record.class_texts if text and text not in ids_by_name)
-    return tuple(_class_warnings(sample, label_map, counts, unknown_texts))
+        try:
+            class_ids = lookup.class_ids(record.class_ids, record.class_texts, record.num_boxes)
+        except ValueError as error:
+            raise InputError(f"{record.where}: {error}") from None
+        counts.update(class_ids)
+        classes_by_file.setdefault(record.file, []).append({class_id for class_id in class_ids if class_id})
+        texts = [text.decode("utf-8", errors="replace") for text in record.class_texts if text]
+        unknown_texts.update(text for text in texts if text not in lookup.ids_by_text)
+    return (
+        *_class_warnings(sample, lookup, counts, unknown_texts),
+        *_order_warnings(list(classes_by_file.values())),
+    )
 
 
 def check_optional_columns(sample: RecordSample, family: Family, label_map: LabelMap) -> None:
@@ -215,14 +226,15 @@ def _read_first(file: str, count: int) -> Iterator[SampledRecord]:
     place = 0
     try:
         for place, serialized in enumerate(read_records([file]).take(count).as_numpy_iterator()):
-            yield _parse(serialized, f"{file}: record {place}")
+            yield _parse(serialized, file, place)
             place += 1
     except tf.errors.OpError as error:
         cause = " ".join(str(error.message).split())
         raise InputError(f"{file}: record {place} cannot be read ({cause}); write the file again.") from None
 
 
-def _parse(serialized: bytes, where: str) -> SampledRecord:
+def _parse(serialized: bytes, file: str, place: int) -> SampledRecord:
+    where = f"{file}: record {place}"
     try:
         features = ExampleFeatures(serialized)
     except ValueError as error:
@@ -232,10 +244,12 @@ def _parse(serialized: bytes, where: str) -> SampledRecord:
         f"{where} ({key})" if key else where,
         len(serialized),
         tuple(features.ints(keys.CLASS_ID).tolist()),
-        tuple(text.decode("utf-8", errors="replace") for text in texts),
+        tuple(texts),
         _count_without_mask(features),
         len(features.floats(keys.KEYPOINT_Y)),
         tuple(features.ints(keys.NUM_KEYPOINTS).tolist()),
+        len(features.floats(keys.BOX_XMIN)),
+        file,
     )
 
 
@@ -247,32 +261,17 @@ def _count_without_mask(features: ExampleFeatures) -> int:
     return sum(not mask and not is_crowd for mask, is_crowd in zip(masks, crowds, strict=True))
 
 
-def _check_ids(record: SampledRecord, label_map: LabelMap) -> None:
-    unknown = sorted(set(record.class_ids) - set(label_map.class_ids))
-    if unknown:
-        hint = " Ids start at 1: 0 is background." if unknown[0] == 0 else ""
-        raise InputError(
-            f"{record.where}: got class id {unknown[0]}, allowed: the ids of the label map, "
-            f"{list_first(label_map.class_ids)}; use the label map that the data were written with.{hint}"
-        )
-
-
-def _check_text(
-    record: SampledRecord, class_id: int, text: str, ids_by_name: dict[str, int], label_map: LabelMap
-) -> None:
-    """Reject a text that names another class. Unknown texts are fine: Open Images writes "/m/01g317" for "person"."""
-    if ids_by_name.get(text, class_id) != class_id:
-        raise InputError(
-            f"{record.where}: got class id {class_id} with the text {text!r}, but in the label map {class_id} is "
-            f"{label_map.name_of(class_id)!r} and {text!r} is {ids_by_name[text]}; use the label map that the data "
-            "were written with."
-        )
-
-
 def _class_warnings(
-    sample: RecordSample, label_map: LabelMap, counts: Counter[int], unknown_texts: Counter[str]
+    sample: RecordSample, lookup: ClassLookup, counts: Counter[int], unknown_texts: Counter[str]
 ) -> Iterator[str]:
-    if unknown_texts:
+    label_map, num_dropped = lookup.label_map, counts.pop(0, 0)
+    if num_dropped:
+        yield (
+            f"Training data: {num_dropped} of {num_dropped + counts.total()} boxes in {len(sample.records)} records "
+            f"are left out, because the label map lacks their class ({list_first(unknown_texts) or 'by id'}; "
+            "train_input.unknown_classes: drop)."
+        )
+    elif unknown_texts:
         yield (
             f"Training data: class texts that the label map lacks: {list_first(unknown_texts)}; only the class ids "
             "count, so check that they mean the same in data and label map."
@@ -287,3 +286,21 @@ def _class_warnings(
                 f"Training data: no box of {list_first(without)} in the whole training split; the detector cannot "
                 "learn these classes: add images, or remove the classes from the label map."
             )
+
+
+def _order_warnings(classes_of_files: Sequence[Sequence[set[int]]]) -> Iterator[str]:
+    """Warn if successive records of a file usually share a class, and records of different files hardly ever do."""
+    inside = [
+        bool(one & other) for file in classes_of_files for one, other in itertools.pairwise(file) if one and other
+    ]
+    heads = [file[0] for file in classes_of_files if file[0]]
+    between = [bool(one & other) for one, other in itertools.combinations(heads, 2)]
+    if len(inside) < _MIN_PAIRS or not between:
+        return
+    share_inside, share_between = sum(inside) / len(inside), sum(between) / len(between)
+    if share_inside > _ORDERED_SHARE and share_between < 1 - _ORDERED_SHARE:
+        yield (
+            f"Training data: each of {len(classes_of_files)} files has classes of its own, as if they were written "
+            "class by class; shuffle the records over the files, or raise train_input.num_readers and "
+            "train_input.shuffle_buffer_size so that batches mix them."
+        )

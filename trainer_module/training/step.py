@@ -29,6 +29,7 @@ from detloom.trainer_module.training.gradients import LossScale, clip_gradients,
 from detloom.trainer_module.training.logged_numbers import LoggedNumbers
 from detloom.trainer_module.training.optimizers import AveragedWeights, apply_update, build_optimizer
 from detloom.trainer_module.weights.freezing import TrainedVariables
+from detloom.trainer_module.weights.variable_names import variables_by_path
 
 _Batch = dict[str, tf.Tensor]
 
@@ -95,6 +96,12 @@ def _compiled(function: Callable[..., Any]) -> Any:
     return tf.function(function, jit_compile=True, autograph=False)
 
 
+def _statistics_of(network: keras.Model) -> dict[str, keras.Variable]:
+    """Return the means and variances of batch norm, by path."""
+    by_path = variables_by_path(network)
+    return {path: by_path[path] for path in by_path if path.endswith(("/moving_mean", "/moving_variance"))}
+
+
 def _layers_in(network: Any) -> Iterator[Any]:
     """Yield the layers of a network and of the networks in it."""
     for layer in network.layers:
@@ -111,6 +118,7 @@ class TrainSteps:
         rate_factor: factor on the scheduled learning rate; set by the caller.
         stop: set from another thread, it ends `run` after the current step (with several workers, after the next two).
         optimizer, averaged_weights: built for the trained variables; the averages start at their current values.
+        averaged_by_path: the averaged variables, in the order of the averages.
     """
 
     def __init__(
@@ -136,7 +144,10 @@ class TrainSteps:
             self.optimizer = build_optimizer(config.optimizer)
             self.optimizer.build(trained.variables)
             average = config.moving_average
-            self.averaged_weights = AveragedWeights(average, trained.variables) if average else None
+            self.averaged_by_path = dict(trained.by_path)
+            if average and average.statistics:
+                self.averaged_by_path |= _statistics_of(detector.network)
+            self.averaged_weights = AveragedWeights(average, list(self.averaged_by_path.values())) if average else None
             self.rate_factor = tf.Variable(1.0, trainable=False)
             self.num_boxes_dropped = tf.Variable(0, dtype=tf.int64, trainable=False)
             self.loss_scale = LossScale() if config.precision == "float16" else None
@@ -290,6 +301,8 @@ class TrainSteps:
         """
         num_replicas, variables = self.strategy.num_replicas_in_sync, self.trained.variables
         whole = num_replicas == 1 and self.num_parts == 1
+        if not whole:
+            batch = {**batch, **self.detector.targets(batch)}
         num_matches = None if whole else sum_over_replicas(self.detector.count_matches(batch))
         seeds = self._seeds_of_replica()
         result = self._whole_backward(batch, num_matches, seeds)
@@ -370,11 +383,11 @@ class TrainSteps:
 
     def _apply(self, gradients: list[tf.Tensor], rate: tf.Tensor, state: dict[int, tf.Tensor]) -> None:
         apply_update(self.optimizer, gradients, self.trained.variables, rate)
-        if self.averaged_weights is not None:
-            self.averaged_weights.update(self.optimizer.iterations + 1)
         non_trainable = self.detector.network.non_trainable_variables
         for index, value in state.items():
             non_trainable[index].assign(value)
+        if self.averaged_weights is not None:
+            self.averaged_weights.update(self.optimizer.iterations + 1)
 
     def _backward(self, batch: _Batch, num_matches: tf.Tensor | None, state: dict[int, tf.Tensor]) -> _Backward:
         """Return losses and gradients of a part; new statistics are returned, not assigned.

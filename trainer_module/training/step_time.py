@@ -49,6 +49,6 @@ def generated_batches(
     with tempfile.TemporaryDirectory(prefix="detloom-step-time-") as folder:
         file = str(Path(folder, "images.tfrecord"))
         with tf.io.TFRecordWriter(file) as writer:
-            for record in make_images(label_map, image_hw):
+            for record in make_images(label_map, image_hw, as_photographs=True):
                 writer.write(record)
         yield iter(build_train_dataset(config, label_map, [file], batch_size=config.train.batch_size))

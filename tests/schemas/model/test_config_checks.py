@@ -19,6 +19,7 @@ from detloom.schemas.model.optimizers import (
     LearningRateStep,
     ManualStepLearningRate,
     MomentumOptimizer,
+    MovingAverage,
     Optimizer,
 )
 from detloom.schemas.presets.presets import find_preset, list_presets
@@ -122,6 +123,25 @@ def test_a_schedule_that_does_not_fit_the_training_gives_a_warning(config, warni
 )
 def test_no_warning(config):
     assert warnings_of(config) == ()
+
+
+def test_settings_without_effect_give_a_warning():
+    preset = find_preset("ssd_mobilenet_v2_fpnlite_320x320").config
+    config = replace(
+        preset,
+        train=replace(preset.train, moving_average=MovingAverage()),
+        eval_input=replace(preset.eval_input, class_balance=0.1),
+    )
+    fields = [warning.split()[0] for warning in warnings_before_run(config)]
+    assert fields == ["train.moving_average", "eval_input.class_balance"]
+    used = replace(config, eval=replace(config.eval, use_moving_averages=True), eval_input=preset.eval_input)
+    assert warnings_before_run(used) == ()
+
+
+@pytest.mark.parametrize(("num_steps", "interval"), [(300, 500), (25_000, 1250), (300_000, 15_000)])
+def test_without_a_setting_there_are_twenty_evaluations_at_least_500_steps_apart(num_steps, interval):
+    preset = find_preset("ssd_mobilenet_v2_fpnlite_320x320").config
+    assert replace(preset, train=replace(preset.train, num_steps=num_steps)).evaluation_interval == interval
 
 
 @pytest.mark.parametrize("hold", [0, 300])

@@ -79,7 +79,7 @@ def test_efficientdet_file_loads():
     assert config.train.gradient_clipping == ClipByGlobalNorm(norm=10.0)
     assert config.eval == Eval(batch_size=4, use_moving_averages=True)
     assert config.train_input == InputReader(
-        label_map_path="parts.pbtxt", input_path=("train.tfrecord",), max_number_of_boxes=60
+        read_block_length=32, label_map_path="parts.pbtxt", input_path=("train.tfrecord",), max_number_of_boxes=60
     )
 
 
@@ -261,7 +261,7 @@ def test_fields_of_an_unknown_extension_are_refused(refused):
         "train_config { unpad_groundtruth_tensors: false merge_multiple_label_boxes: false }",
         "train_config { load_all_detection_checkpoint_vars: false }",
         "eval_config { num_examples: 10 max_evals: 1 keypoint_edge { start: 1 end: 2 } skip_labels: true }",
-        "train_input_reader { num_readers: 1 queue_capacity: 2 input_type: TF_EXAMPLE load_instance_masks: false }",
+        "train_input_reader { num_parallel_batches: 1 input_type: TF_EXAMPLE load_instance_masks: false }",
         "train_input_reader { load_instance_masks: true mask_type: PNG_MASKS num_keypoints: 17 }",
         "eval_config { eval_instance_masks: true super_categories { key: 'vehicle' value: 'car,bus' } }",
         "model { ssd { implicit_example_weight: 0.2 explicit_background_class: false } }",

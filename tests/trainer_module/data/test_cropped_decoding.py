@@ -7,11 +7,13 @@ from PIL import Image
 from sklearn.datasets import load_sample_image
 
 from detloom.schemas.contracts import example_keys as keys
+from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.model.crop_augmentations import RandomCropImage
 from detloom.trainer_module.data.augmentations.apply import apply_augmentation
 from detloom.trainer_module.data.augmentations.crops import Window
+from detloom.trainer_module.data.class_lookup import ClassLookup, ClassTables
 from detloom.trainer_module.data.cropped_decoding import decode_crop, decode_jpeg_window, decode_sample
-from detloom.trainer_module.data.example_parser import class_index_table, parse_ground_truth
+from detloom.trainer_module.data.example_parser import parse_ground_truth
 from detloom.trainer_module.detectors.preprocess import decode_image
 
 BOXES = [(0.1, 0.2, 0.5, 0.6), (0.0, 0.0, 1.0, 0.3), (0.6, 0.7, 0.7, 0.9)]
@@ -62,7 +64,7 @@ def test_a_window_of_a_jpeg_has_the_pixels_of_the_whole_image(photograph, name):
 def test_decoding_a_crop_is_decoding_and_then_cropping(make_example, photograph, name):
     example = tf.train.Example.FromString(make_example(BOXES, crowds=[0, 1, 0]))
     example.features.feature[keys.IMAGE_ENCODED].bytes_list.value[:] = [encode(photograph, name)]
-    table, crop = class_index_table((1,)), RandomCropImage(min_object_covered=0.5)
+    table, crop = ClassTables(ClassLookup(LabelMap.from_names(["cat"]))), RandomCropImage(min_object_covered=0.5)
 
     parsed, sizes = parse_ground_truth(tf.constant(example.SerializeToString()), table), set()
     for number in range(8):
@@ -90,7 +92,9 @@ def test_crowds_and_invalid_boxes_are_left_out(make_example):
     ]
     for key, column in zip(keys.BOX_KEYS_YXYX, zip(*corners, strict=True), strict=True):
         example.features.feature[key].float_list.value[:] = column
-    parsed = parse_ground_truth(tf.constant(example.SerializeToString()), class_index_table(tuple(range(1, 8))))
+    parsed = parse_ground_truth(
+        tf.constant(example.SerializeToString()), ClassTables(ClassLookup(LabelMap.from_names("abcdefg")))
+    )
     np.testing.assert_array_equal(decode_sample(parsed)["class_indices"], [0])
     never = RandomCropImage(random_coef=1.0)
     np.testing.assert_array_equal(decode_crop(parsed, never, tf.constant([1, 2]))["class_indices"], [0])

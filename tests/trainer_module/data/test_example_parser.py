@@ -3,13 +3,18 @@ import pytest
 import tensorflow as tf
 
 from detloom.schemas.contracts import example_keys as keys
-from detloom.trainer_module.data.example_parser import class_index_table, parse_ground_truth, sample_of
+from detloom.schemas.contracts.ground_truth import MASKS
+from detloom.schemas.contracts.label_map import LabelMap
+from detloom.trainer_module.data.class_lookup import ClassLookup, ClassTables
+from detloom.trainer_module.data.example_parser import parse_ground_truth, sample_of
 from detloom.trainer_module.detectors.preprocess import decode_image
+
+LABEL_MAP = LabelMap.from_names(["cat"])
 
 
 def parse(serialized, optional=()):
     """Parse a record of class 1."""
-    parsed = parse_ground_truth(tf.constant(serialized), class_index_table((1,)), optional)
+    parsed = parse_ground_truth(tf.constant(serialized), ClassTables(ClassLookup(LABEL_MAP)), optional)
     image = decode_image(parsed.image_bytes)
     return sample_of(parsed, image, tf.shape(image)[:2])
 
@@ -24,10 +29,34 @@ def test_an_example_with_only_boxes_and_classes_is_enough(make_example):
     np.testing.assert_array_equal(sample["box_weights"], [1.0])
 
 
+def test_an_area_that_is_not_above_0_is_that_of_the_box(make_example):
+    example = tf.train.Example.FromString(make_example([(0, 0, 0.5, 0.25)] * 3, image_hw=(64, 80)))
+    example.features.feature[keys.AREA].float_list.value[:] = [0.0, -1.0, 7.0]
+    np.testing.assert_allclose(parse(example.SerializeToString())["area_px"], [32 * 20, 32 * 20, 7])
+
+
 def test_a_class_outside_the_label_map_is_refused_with_its_record(make_example):
     example = make_example([(0, 0, 1, 1)], [5], name="img_7")
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"class id[\s\S]*img_7[\s\S]*5"):
         parse(example)
+
+
+@pytest.mark.parametrize("columns", [{}, {"masks": [np.ones((64, 64), np.uint8)] * 3}])
+def test_boxes_of_unknown_classes_are_dropped_with_their_columns(make_example, columns):
+    boxes = [(0, 0, 0.1 * i, 1) for i in (1, 2, 3)]
+    example = tf.train.Example.FromString(
+        make_example(boxes, [9, 9, 9], crowds=[0, 1, 0], image_hw=(64, 64), **columns)
+    )
+    feature = example.features.feature
+    feature[keys.AREA].float_list.value[:] = [5, 6, 7]
+    feature[keys.CLASS_TEXT].bytes_list.value[:] = [b"dog", b"cat", b"dog"]
+    del feature[keys.CLASS_ID]
+    classes = ClassTables(ClassLookup(LABEL_MAP, "drop"))
+    parsed = parse_ground_truth(tf.constant(example.SerializeToString()), classes, [MASKS] if columns else [])
+    sample = sample_of(parsed, tf.zeros([]), tf.constant([64, 64]))
+    np.testing.assert_allclose(sample["boxes_yxyx_rel"], [boxes[1]])
+    assert [sample[name].numpy().tolist() for name in ("class_indices", "is_crowd", "area_px")] == [[0], [True], [6]]
+    assert not columns or sample[MASKS].shape == (1, 64, 64)
 
 
 @pytest.mark.parametrize("key", [keys.IS_CROWD, keys.AREA, keys.BOX_YMAX])

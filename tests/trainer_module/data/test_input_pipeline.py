@@ -184,11 +184,11 @@ def test_a_batch_of_one_image_cannot_be_mixed_and_a_warning_is_logged(config, ch
 def test_the_named_records_are_those_of_the_batch(config, changed, shards):
     num_boxes = {"one": 1, "none": 0, "two": 2, "five": 3}
     for step, batch in enumerate(batches_from(config, shards, 0, 2)):
-        named = [num_boxes[key] for key in example_keys(config, shards, step=step)]
+        named = [num_boxes[key] for key in example_keys(config, LABEL_MAP, shards, step=step)]
         assert np.sum(batch["class_indices"] >= 0, axis=1).tolist() == named
     ordered = changed(config, {"train_input.shuffle": False})
-    assert example_keys(ordered, shards, step=3) == ["two", "five"]
-    assert example_keys(ordered, shards, step=1, num_input_pipelines=2) == ["two", "five"]
+    assert example_keys(ordered, LABEL_MAP, shards, step=3) == ["two", "five"]
+    assert example_keys(ordered, LABEL_MAP, shards, step=1, num_input_pipelines=2) == ["two", "five"]
 
 
 def test_the_broken_records_of_a_step_are_named(config, changed, shards, make_example, write_records):

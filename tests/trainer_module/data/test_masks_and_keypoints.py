@@ -10,9 +10,9 @@ from detloom.schemas.errors import InputError
 from detloom.schemas.model.augmentations import Mosaic, RandomHorizontalFlip
 from detloom.schemas.model.network import KeepAspectRatioResizer
 from detloom.trainer_module.data import input_pipeline
+from detloom.trainer_module.data.class_lookup import ClassLookup, ClassTables
 from detloom.trainer_module.data.example_parser import (
     KeypointClass,
-    class_index_table,
     keypoint_class_of,
     parse_ground_truth,
     sample_of,
@@ -111,13 +111,13 @@ def test_a_mask_of_another_size_is_an_error_with_the_record(config, tmp_path, ma
     record = make_example([(0, 0, 1, 1)], [1], image_hw=(16, 32), masks=[np.ones((16, 16))], name="img_7")
     shards = [str(write_records(tmp_path / "data", [record]))]
     assert broken_example_keys(config, LABEL_MAP, shards, step=0) == ["img_7"] * 2
-    parsed = parse_ground_truth(tf.constant(record), class_index_table(LABEL_MAP.class_ids), [MASKS])
+    parsed = parse_ground_truth(tf.constant(record), ClassTables(ClassLookup(LABEL_MAP)), [MASKS])
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"a mask of another size[\s\S]*img_7"):
         sample_of(parsed, tf.zeros([]), tf.constant([16, 32]))
 
 
 def parse_points(record, num_points=2):
-    table = class_index_table(LABEL_MAP.class_ids)
+    table = ClassTables(ClassLookup(LABEL_MAP))
     parsed = parse_ground_truth(tf.constant(record), table, [POINTS], KeypointClass(1, num_points))
     assert parsed.columns[POINTS].shape[1:] == (num_points, 2)
     return parsed.columns[POINTS].numpy()

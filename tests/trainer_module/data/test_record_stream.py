@@ -2,16 +2,20 @@
 
 import logging
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.config import InputReader
+from detloom.trainer_module.data.class_lookup import ClassLookup
 from detloom.trainer_module.data.record_stream import build_record_stream, elements_per_step, repeat_factors
 
 UNSHUFFLED = InputReader(shuffle=False)
+LABEL_MAP = LabelMap.from_names(["one", "two"])
 
 
 @pytest.fixture
@@ -24,7 +28,7 @@ def files(tmp_path, write_records):
 
 def read(reader, files, count, *, first=0, seed=5, pipeline=0, num_pipelines=1):
     context = tf.distribute.InputContext(num_pipelines, pipeline, num_pipelines)
-    stream = build_record_stream(reader, files, seed=seed, context=context, first_element=first)
+    stream = build_record_stream(reader, files, ClassLookup(LABEL_MAP), seed=seed, context=context, first_element=first)
     pairs = list(stream.take(count).as_numpy_iterator())
     assert [number for number, _ in pairs] == list(range(first, first + count))
     return [record.decode() for _, record in pairs]
@@ -60,6 +64,30 @@ def test_a_stream_that_starts_later_equals_the_rest_of_a_whole_stream(files, rea
     where = {"pipeline": pipeline, "num_pipelines": num_pipelines}
     whole = read(reader, files, 20, **where)
     assert read(reader, files, 7, first=13, **where) == whole[13:]
+
+
+def test_a_batch_mixes_as_many_files_as_in_the_object_detection_api(tmp_path, write_records):
+    """There, 40.1 of 100 files share a batch of 64, on average, with 64 readers and blocks of 32."""
+    files = [str(write_records(tmp_path / f"{i:02}", [f"{i:02}".encode()] * 100)) for i in range(100)]
+    reader = InputReader(num_readers=64, read_block_length=32)
+    names = read(reader, files, 2048)
+    assert 38 <= np.mean([len(set(names[i : i + 64])) for i in range(0, 2048, 64)]) <= 48
+    assert read(reader, files, 8, first=1500) == names[1500:1508]
+
+
+def test_blocks_of_records_are_read_in_turn(files):
+    reader = InputReader(shuffle=False, num_readers=2, read_block_length=2)
+    assert read(reader, files, 9) == ["a0", "a1", "b0", "b1", "a2", "c0", "c1", "c2", "c3"]
+
+
+def test_a_stream_that_starts_later_does_not_read_files_that_it_has_passed(files):
+    """With one reader and no shuffling, the first file's three records are the first three."""
+    reader = InputReader(shuffle=False, num_readers=1)
+    assert read(reader, files, 9, first=3) == ["b0", "b1", "c0", "c1", "c2", "c3", "a0", "a1", "a2"]
+    first = bytearray(Path(files[0]).read_bytes())
+    first[30] ^= 1  # in the second of three records of 18 bytes
+    Path(files[0]).write_bytes(first)
+    assert read(reader, files, 6, first=3) == ["b0", "b1", "c0", "c1", "c2", "c3"]
 
 
 def test_pipelines_read_different_files(files):
@@ -107,7 +135,9 @@ def names_of(records):
 
 def balanced(files, count, first=0, **changes):
     reader = InputReader(class_balance=0.5, **changes)
-    stream = build_record_stream(reader, files, seed=3, context=tf.distribute.InputContext(), first_element=first)
+    stream = build_record_stream(
+        reader, files, ClassLookup(LABEL_MAP), seed=3, context=tf.distribute.InputContext(), first_element=first
+    )
     return names_of(record for _, record in stream.take(count).as_numpy_iterator())
 
 

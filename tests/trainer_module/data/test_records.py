@@ -1,7 +1,9 @@
 import pytest
 import tensorflow as tf
 
+from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
+from detloom.trainer_module.data.class_lookup import ClassLookup
 from detloom.trainer_module.data.records import (
     ExampleFeatures,
     count_records,
@@ -61,7 +63,7 @@ def test_the_classes_of_each_image_are_found_without_crowds(tmp_path, make_examp
     first = [make_example([box] * 3, [2, 1, 2]), make_example([])]
     second = [make_example([box] * 2, [3, 4], crowds=[1, 0])]
     files = [str(write_records(tmp_path / str(i), part)) for i, part in enumerate((first, second))]
-    scan = scan_classes(files)
+    scan = scan_classes(files, ClassLookup(LabelMap.from_names("abcd")))
     assert scan.num_records == (2, 1)
     assert [ids.tolist() for ids in scan.class_ids] == [[1, 2], [], [4]]
 

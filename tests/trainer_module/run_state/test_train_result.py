@@ -55,6 +55,25 @@ def test_phases_are_counted_separately(monkeypatch):
     assert seen.summary().phase_seconds == {"evaluation": 5.5}
 
 
+@pytest.mark.parametrize(
+    ("evaluation_seconds", "advice"),
+    [
+        ([300.0, 30.0], "56 % of the time: set eval.evaluate_every to 1000 (now 200)"),  # 30 / (30 + 200 x 0.12)
+        ([300.0, 5.0], None),
+        ([300.0], None),  # with the compilation
+        ([1.0, 30.0, 30.0], None),  # said before
+    ],
+)
+def test_advice_is_given_if_the_second_evaluation_takes_a_fifth_of_the_time(ten_calls, evaluation_seconds, advice):
+    """A step takes 24 s / 200 = 0.12 s."""
+    ten_calls._seconds_of_phases["evaluation"] = evaluation_seconds
+    config = SimpleNamespace(
+        evaluation_interval=200, train=SimpleNamespace(num_steps=4000), eval=SimpleNamespace(batch_size=1)
+    )
+    said = ten_calls.evaluation_advice(config)
+    assert (said is None) if advice is None else (advice in said)
+
+
 def test_paragraph_names_speed_time_memory_and_precision(ten_calls):
     summary = dataclasses.replace(
         ten_calls.summary(),

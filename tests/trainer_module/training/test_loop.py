@@ -244,6 +244,11 @@ def test_early_stopping_keeps_the_best_weights(tmp_path, shards, one_level_confi
     measured(0.5)  # evaluated again for the returned metrics
     again = train(changed(one_level_config, settings), LABEL_MAP, *shards, tmp_path / "run")
     assert (again.num_steps, again.stopped_early, again.best_step) == (4, True, 2)
+    for damaged, exported in ((2, 4), (4, 4)):  # the second best, then the last checkpoint
+        (data,) = (tmp_path / "run" / "best").glob(f"ckpt-{damaged}.data*")
+        data.write_bytes(b"")
+        measured(0.45)
+        assert train(changed(one_level_config, settings), LABEL_MAP, *shards, tmp_path / "run").best_step == exported
 
 
 # --- log --------------------------------------------------------------------------------------------------------------

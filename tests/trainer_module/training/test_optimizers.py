@@ -85,11 +85,12 @@ def test_adamw_decays_only_kernels():
     dense.build((None, 1))
     norm = keras.layers.BatchNormalization(beta_initializer="ones")
     norm.build((None, 1))
-    variables = [*dense.trainable_variables, *norm.trainable_variables]
+    combine = keras.Variable(1.0, name="bifpn_combine_weights")
+    variables = [*dense.trainable_variables, *norm.trainable_variables, combine]
     optimizer.apply([keras.ops.zeros_like(variable) for variable in variables], variables)
     # with a zero gradient only decay changes a weight: 1 - 1.0 * 0.5
     values = {variable.name: float(np.squeeze(variable.numpy())) for variable in variables}
-    assert values == {"kernel": 0.5, "bias": 1.0, "gamma": 1.0, "beta": 1.0}
+    assert values == {"kernel": 0.5, "bias": 1.0, "gamma": 1.0, "beta": 1.0, "bifpn_combine_weights": 1.0}
 
 
 def averages_after(config, weights):

@@ -14,6 +14,7 @@ from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.config import EarlyStopping, Eval, TrainEvalConfig
 from detloom.schemas.presets.presets import find_preset
+from detloom.trainer_module.data.class_lookup import ClassLookup
 from detloom.trainer_module.detectors.detector import Keypoints
 from detloom.trainer_module.detectors.one_stage.detector import SsdDetector
 from detloom.trainer_module.detectors.one_stage.family import SsdFamily
@@ -58,7 +59,8 @@ def detector(num_outputs: int = 3) -> SsdDetector:
 
 
 def record(class_ids: tuple[int, ...], class_texts: tuple[str, ...] = ()) -> SampledRecord:
-    return SampledRecord("data: record 0 (img_7)", 100, class_ids, class_texts)
+    texts = tuple(text.encode() for text in class_texts)
+    return SampledRecord("data: record 0 (img_7)", 100, class_ids, texts, num_boxes=max(len(class_ids), len(texts)))
 
 
 def whole(*records: SampledRecord) -> RecordSample:
@@ -108,7 +110,7 @@ MANY = LabelMap.from_names([f"class {i}" for i in range(90)])
 )
 def test_classes_that_the_label_map_lacks_are_refused_with_their_record(ids, texts, label_map, message):
     with pytest.raises(InputError, match=message):
-        check_records(whole(record(ids, texts)), label_map)
+        check_records(whole(record(ids, texts)), ClassLookup(label_map))
 
 
 @pytest.mark.parametrize(
@@ -116,6 +118,7 @@ def test_classes_that_the_label_map_lacks_are_refused_with_their_record(ids, tex
     [
         ([record((1, 2), ("red", "green")), record((1,))], True, None),
         ([record((1, 2), ("/m/06ntj", "green"))], True, "/m/06ntj"),
+        ([record((), ("green", "red"))], True, None),
         ([record((1, 1))], True, "no box of green"),
         ([record((1, 1))], False, None),  # a part of the split may lack a class
         ([record(())], True, "no box in"),
@@ -123,9 +126,28 @@ def test_classes_that_the_label_map_lacks_are_refused_with_their_record(ids, tex
     ],
 )
 def test_unusual_classes_give_a_warning(records, is_whole, warning):
-    warnings = check_records(RecordSample(tuple(records), is_whole_split=is_whole), LABEL_MAP)
+    warnings = check_records(RecordSample(tuple(records), is_whole_split=is_whole), ClassLookup(LABEL_MAP))
     assert len(warnings) == (warning is not None)
     assert warning is None or warning in warnings[0]
+
+
+def test_boxes_of_other_classes_are_dropped_on_request_with_a_warning():
+    """As in the Object Detection API, also for a known id with an unknown text."""
+    sample = whole(record((1, 2, 9), ("", "truck", "red")), record((7, 1, 2)))
+    (warning,) = check_records(sample, ClassLookup(LABEL_MAP, "drop"))
+    assert "2 of 6 boxes" in warning
+    assert "truck" in warning
+
+
+@pytest.mark.parametrize(("classes", "is_warned"), [([1, 2], True), ([1, 1], False), ([1, None], False)])
+def test_files_with_classes_of_their_own_give_a_warning(write, make_example, classes, is_warned):
+    """None: both classes in turn."""
+    files = [
+        write(f"{number}", [make_example([BOX], [class_id or 1 + i % 2]) for i in range(6)])
+        for number, class_id in enumerate(classes)
+    ]
+    warnings = check_records(sample_records(files), ClassLookup(LABEL_MAP))
+    assert any("classes of its own" in warning for warning in warnings) is is_warned
 
 
 # --- the sample -----------------------------------------------------------------------------------------------------
@@ -135,8 +157,9 @@ def test_record_is_read_with_key_ids_and_texts(write, make_example):
     example = with_texts(make_example([BOX, BOX], [1, 2], name="img_7"), "red", "green")
     file = write("data", [example])
     (sampled,) = sample_records([file]).records
-    expected = SampledRecord(f"{file}: record 0 (img_7)", len(example), (1, 2), ("red", "green"), num_without_mask=2)
-    assert sampled == expected
+    texts = (b"red", b"green")
+    where = f"{file}: record 0 (img_7)"
+    assert sampled == SampledRecord(where, len(example), (1, 2), texts, num_without_mask=2, num_boxes=2, file=file)
 
 
 def test_sample_has_the_first_records_of_each_shard(write, make_example):

@@ -18,6 +18,7 @@ from detloom.schemas.model.optimizers import (
     ClipByGlobalNorm,
     ConstantLearningRate,
     MomentumOptimizer,
+    MovingAverage,
     RmsPropOptimizer,
 )
 from detloom.schemas.presets.presets import find_preset
@@ -153,6 +154,17 @@ def test_updates_are_the_same_on_accelerators(config, monkeypatch):
     others, iterator = parts.make_steps(config)
     others.run(iterator, 2)
     assert_equal(all_state(others), expected)
+
+
+def test_statistics_of_batch_norm_are_averaged_on_request(config, changed):
+    """With a decay of 0.5, the average is the mean of the values before and after the step."""
+    average = MovingAverage(decay=0.5, dynamic=False, statistics=True)
+    steps, iterator = parts.make_steps(changed(config, {"train.moving_average": average}))
+    before = {path: variable.numpy() for path, variable in steps.averaged_by_path.items()}
+    assert any(path.endswith("/moving_mean") for path in before)
+    steps.run(iterator, 1)
+    for (path, variable), mean in zip(steps.averaged_by_path.items(), steps.averaged_weights.averages, strict=True):
+        np.testing.assert_allclose(mean, (before[path] + variable.numpy()) / 2, atol=1e-6)
 
 
 def test_infinite_batch_norm_statistics_make_a_step_nonfinite(config):

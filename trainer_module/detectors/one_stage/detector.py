@@ -20,6 +20,8 @@ from detloom.trainer_module.detectors.one_stage.fixed_size import raw_outputs, s
 from detloom.trainer_module.detectors.one_stage.losses import count_matches, detection_losses, target_settings
 from detloom.trainer_module.detectors.one_stage.network import build_ssd
 
+_TARGETS = "targets/"  # of keys in a batch
+
 
 @dataclass(frozen=True, eq=False)
 class SsdDetector(Detector[Ssd]):
@@ -47,11 +49,17 @@ class SsdDetector(Detector[Ssd]):
             num_matches,
         )
 
+    def targets(self, batch: Tensors) -> Tensors:
+        """See `Detector`."""
+        return {f"{_TARGETS}{name}": value for name, value in self._targets(batch)._asdict().items()}
+
     def count_matches(self, batch: Tensors) -> tf.Tensor:
         """See `Detector`."""
         return count_matches(self._targets(batch))
 
     def _targets(self, batch: Tensors) -> Targets:
+        if f"{_TARGETS}match_BA" in batch:
+            return Targets(*(batch[f"{_TARGETS}{name}"] for name in Targets._fields))
         box_weights_BG = batch.get(truth.WEIGHTS)
         if truth.SHARES in batch:
             box_weights_BG *= batch[truth.SHARES]
