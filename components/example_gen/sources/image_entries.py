@@ -26,7 +26,6 @@ from detloom.schemas.contracts.rejects import Reason
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.data import IngestSettings
 
-_HEAD_BYTES = 64 * 1024  # read of a file to detect its format
 _MAX_FILES = 5  # files of a folder of which one must match; other formats have a file for each image
 _MAX_ROW_BYTES = 1 << 17  # VIA has a polygon in one row; Python's csv reads at most this in one value
 
@@ -141,11 +140,7 @@ class EntryFormat:
         return found
 
     def _is_match(self, folder: DataFolder, path: str) -> bool:
-        try:
-            with folder.open(path) as file:
-                head = file.read(_HEAD_BYTES).removeprefix(b"\xef\xbb\xbf").lstrip()
-        except (SourceError, OSError):
-            return False
+        head = layout.read_head(folder, path)
         first_line = head.partition(b"\n")[0].decode("utf-8", "replace").rstrip("\r")
         return self.find_columns(first_line) is not None if path.lower().endswith(".csv") else self.is_json(head)
 

@@ -32,7 +32,6 @@ from detloom.schemas.contracts.rejects import Reason
 from detloom.schemas.run_file.data import IngestSettings
 
 DESCRIPTION = "JSON files with `shapes` and `imagePath`"
-_HEAD_BYTES = 64 * 1024  # `shapes` precedes the image's own bytes
 _MAX_FILES = 5
 _NO_BOXES = frozenset({"point", "points", "line", "linestrip"})  # shapes without an area
 
@@ -42,7 +41,8 @@ def detect(folder: DataFolder) -> FormatEvidence | None:
     parts = layout.find_split_folders(folder, (".json",))
     for part in dict.fromkeys(("", *parts.values(), *folder.list_folders())):
         paths = folder.list_files(part, (".json",))[:_MAX_FILES]
-        found = next((path for path in paths if _looks_like_labelme(folder, path)), None)
+        heads = ((path, layout.read_head(folder, path)) for path in paths)
+        found = next((path for path, head in heads if head.startswith(b"{") and b'"shapes"' in head), None)
         if found is not None:
             return FormatEvidence(f"LabelMe shapes in {found}", parts if part in parts.values() else {})
     return None
@@ -108,15 +108,6 @@ def read_embedded_image(folder: DataFolder, path: str) -> bytes:
         return base64.b64decode(parse_json(folder.read_text(path, MAX_ANNOTATION_BYTES))["imageData"])
     except (ValueError, TypeError, KeyError):
         raise SourceError(Reason.NOT_AN_IMAGE, "imageData is not base64") from None
-
-
-def _looks_like_labelme(folder: DataFolder, path: str) -> bool:
-    try:
-        with folder.open(path) as file:
-            head = file.read(_HEAD_BYTES)
-    except (SourceError, OSError):
-        return False
-    return b'"shapes"' in head and head.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"{")
 
 
 def _find_problem(data: Any) -> str | None:

@@ -24,6 +24,7 @@ _LABEL_DIRS = ("annotations", "annotation", "labels")  # these name no split, bu
 _WORD = re.compile(r"[a-z]+")
 _MAX_LIST_BYTES = 256 * 2**20  # about ten million names
 _FIRST_BYTES = 4096
+_HEAD_BYTES = 64 * 1024
 _MAX_SAMPLES = 20  # label files that are read to detect their format
 _MAX_OPENED = 200  # files that are opened for it; most may be blank
 _LINE = re.compile(r"[^\r\n]+")  # unlike str.splitlines, which also splits at form feeds and U+2028
@@ -121,6 +122,15 @@ def read_label_lines(folder: DataFolder, chunk: Chunk, path: str, key: str) -> l
         detail = f"more than {MAX_OBJECTS_PER_IMAGE} lines of labels"
         return chunk.reject_record(Reason.TOO_MANY_BOXES, key, detail, file=path, num_boxes=num_lines)
     return text.split("\n")
+
+
+def read_head(folder: DataFolder, path: str) -> bytes:
+    """Return the first 64 KiB of a file without byte order mark and spaces before them; b"" if it cannot be read."""
+    try:
+        with folder.open(path) as file:
+            return file.read(_HEAD_BYTES).removeprefix(b"\xef\xbb\xbf").lstrip()
+    except (OSError, SourceError):
+        return b""
 
 
 def first_fields(folder: DataFolder, paths: Iterable[str]) -> Iterator[tuple[str, list[str]]]:

@@ -36,11 +36,7 @@ def detect(folder: DataFolder) -> FormatEvidence | None:
     """Find ann/ with a JSON file with `objects`, at the top or in the folder of a data set."""
     for part in ("", *folder.list_folders()):
         for path in folder.list_files(posixpath.join(part, _LABELS_DIR), (".json",))[:1]:
-            try:
-                has_objects = b'"objects"' in folder.read_bytes(path, MAX_ANNOTATION_BYTES)
-            except SourceError:
-                continue
-            if has_objects:
+            if b'"objects"' in layout.read_head(folder, path):
                 return FormatEvidence(f"Supervisely objects in {path}", layout.find_split_folders(folder, (".json",)))
     return None
 

@@ -2,9 +2,10 @@
 
 import re
 
-from detloom.components.example_gen.data_folder import DataFolder, SourceError
+from detloom.components.example_gen.data_folder import DataFolder
+from detloom.components.example_gen.sources.layout import read_head
 
-_HEAD_BYTES = 16 * 1024
+_HEAD_BYTES = 16 * 1024  # searching takes up to quadratic time
 _COCO = "export it as COCO"
 _COLUMNS = "filename, class, xmin, ymin, xmax, ymax"
 # Suffixes, an expression in the first 16 KiB, and what such a file is; the first match counts.
@@ -31,11 +32,7 @@ _KINDS = (
 
 def describe_unknown(folder: DataFolder, path: str) -> str:
     """Return what a label file of an unknown format looks like and what to do, as text in brackets; "" if unknown."""
-    try:
-        with folder.open(path) as file:
-            head = file.read(_HEAD_BYTES)
-    except (SourceError, OSError):
-        return ""
+    head = read_head(folder, path)[:_HEAD_BYTES]
     for suffixes, expression, meaning in _KINDS:
         if path.lower().endswith(tuple(suffixes.split())) and re.search(expression.encode(), head, re.DOTALL):
             return f" (it looks like {meaning})"
