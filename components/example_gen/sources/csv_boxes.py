@@ -40,7 +40,8 @@ def _find_columns(line: str) -> Columns | None:
     values = [value.strip() for value in split_line(line) or ()]
     roles = [_ROLES.get("".join(filter(str.isalnum, value.lower())), "") for value in values]
     if {"image", "class"} <= set(roles) and (set(_CORNERS) <= set(roles) or set(_SIZED) <= set(roles)):
-        return tuple(role if role not in roles[:index] else "" for index, role in enumerate(roles)), True
+        first = {role: index for index, role in reversed(list(enumerate(roles)))}
+        return tuple(role if first[role] == index else "" for index, role in enumerate(roles)), True
     for order in (_RETINANET, _MAKESENSE):
         row = dict(zip(order, values, strict=False))
         numbers = [value for role, value in row.items() if role not in ("image", "class") and value]

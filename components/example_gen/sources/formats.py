@@ -56,13 +56,11 @@ _MAX_FOLDERS = 50  # of a level that are searched
 
 
 class LabelFormat(Protocol):
-    """A format of labelled data sets: the module that detects and reads it.
+    """A format of labelled data sets: the module or object that detects and reads it."""
 
-    Attributes:
-        DESCRIPTION: the files that detection looks for.
-    """
-
-    DESCRIPTION: str
+    @property
+    def DESCRIPTION(self) -> str:
+        """Return the files that detection looks for."""
 
     def detect(self, folder: DataFolder) -> FormatEvidence | None:
         """Return the evidence that the folder has this format; None if it does not look like it."""

@@ -31,7 +31,7 @@ def _read_task(task: dict[str, Any], settings: IngestSettings) -> ImageEntry:
     data = inner if isinstance(inner, dict) else task
     image = data.get("image") or next(filter(_is_image, data.values()), None)
     name = _file_name(image_name(image))
-    names = [name, name.rpartition("/")[2], *filter(is_text, [task.get("file_upload")])]
+    names = [name, name.rpartition("/")[2], *(str(task[key]) for key in ("file_upload",) if is_text(task.get(key)))]
     names += [_UPLOAD_PREFIX.sub("", each) for each in names[1:]]
     regions, num_others = _find_regions(task)
     objects = (each for each in regions if isinstance(each, dict))

@@ -73,30 +73,29 @@ def _read_file(data: Any, with_masks: bool) -> ImageEntry:
     values = data if isinstance(data, dict) else {}
     size = values.get("size")
     hw = read_hw(size.get("height"), size.get("width")) if isinstance(size, dict) else None
-    return ImageEntry(
-        (), number_marks("objects", values.get("objects")), lambda each: _read_object(each, with_masks), hw
-    )
+    marks = number_marks("objects", values.get("objects"))
+    return ImageEntry((), marks, lambda each: _read_object(each, with_masks), hw)
 
 
 def _read_object(item: Any, with_masks: bool) -> list[SourceObject] | str:
     values = item if isinstance(item, dict) else {}
     kind, title, points = values.get("geometryType", values.get("type")), values.get("classTitle"), values.get("points")
+    points = points if isinstance(points, dict) else {}
     if isinstance(kind, str) and kind in _NO_BOXES:
         return kind
     if not is_text(title):
         raise unreadable(f"'classTitle' must be text, got {show(title)}")
-    exterior = read_points(points.get("exterior")) if isinstance(points, dict) else None
-    mask = None
+    exterior, mask = read_points(points.get("exterior")), None
     if kind in ("bitmap", "alpha_mask"):
         box = _read_bitmap(values.get("bitmap"))
     elif kind == "rectangle" and exterior and len(exterior) == 2:
         box = bounding_box(*zip(*exterior, strict=True))
     elif kind in ("rectangle", "polygon"):
-        box, mask = read_polygon(exterior, points)
-        mask = mask if with_masks and not points.get("interior") else None
+        box, polygon = read_polygon(exterior, points)
+        mask = polygon if with_masks and not points.get("interior") else None
     else:
         raise unreadable(f"geometryType {show(kind)}, allowed: rectangle, polygon, bitmap")
-    return [SourceObject(title, box, mask=mask)]
+    return [SourceObject(str(title), box, mask=mask)]
 
 
 def _read_bitmap(bitmap: Any) -> Box:

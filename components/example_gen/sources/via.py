@@ -4,6 +4,7 @@ The class of a region is its attribute `label`, `class`, `name`, `type`, `catego
 a checkbox the checked options. Without attributes it is the only one of `classes`. Points and open lines are left out.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 from detloom.components.example_gen.data_folder import unreadable
@@ -41,6 +42,7 @@ def _read_entry(element: dict[str, Any] | ImageRows, settings: IngestSettings) -
     def read(region: Any) -> list[SourceObject] | str:
         return _read_region(region, settings.classes, settings.masks and isinstance(element, dict))
 
+    marks: Iterator[tuple[str, Any]]
     if isinstance(element, ImageRows):  # the polygons of all rows together have no bound, so they become no masks
         marks = ((place, row) for place, row in element.rows if row["shape_attributes"] not in ("", "{}"))
         return ImageEntry((image_name(element.image),), marks, read)
@@ -81,9 +83,11 @@ def _read_outline(shape: dict[str, Any]) -> tuple[shapes.Box, Any] | str:
                 *shapes.read_numbers({"theta": 0, **shape}, "cx", "cy", "rx", "ry", "theta")
             ), None
         case "polygon" | "polyline" as kind:
-            axes = shape.get("all_points_x"), shape.get("all_points_y")
-            has_pairs = all(isinstance(axis, list) for axis in axes) and len(axes[0]) == len(axes[1])
-            points = shapes.read_points([list(point) for point in zip(*axes, strict=True)] if has_pairs else None)
+            xs, ys = shape.get("all_points_x"), shape.get("all_points_y")
+            are_pairs = isinstance(xs, list) and isinstance(ys, list) and len(xs) == len(ys)
+            points = shapes.read_points(
+                [[x, y] for x, y in zip(xs or (), ys or (), strict=True)] if are_pairs else None
+            )
             if kind == "polyline" and points and points[0] != points[-1]:
                 return kind
             return shapes.read_polygon(points, shape)
