@@ -187,6 +187,7 @@ def test_limits_follow_from_the_numbers(make_inputs):
         ("not finite once",),
         ("image/camera=south",),
         ("COCO API's -1",),
+        ("not a probability", "(best F1) have a precision of", "expected calibration error"),
     ):
         assert sum(all(part in sentence for part in parts) for sentence in limits) == 1, parts
 

@@ -50,6 +50,23 @@ def test_manual_push_is_recorded_with_its_reason(tmp_path):
     assert "no model card" not in detloom("push", model, "--to", tmp_path / "elsewhere", "--reason", "x").output
 
 
+@pytest.mark.parametrize(
+    ("card", "AP"),
+    [
+        ('{"evaluation": {"metrics": {"AP": {"value": 0.51}, "AP50": {"value": 0.8}}}}', "0.510"),
+        ("{}", "-"),
+        ("[", "-"),
+    ],
+)
+def test_the_list_of_versions_shows_the_ap_of_a_card(tmp_path, card, AP):
+    (tmp_path / "card").mkdir()
+    (tmp_path / "card/model_card.json").write_text(card)
+    model, push_dir = make_model(tmp_path / "model", b"1"), tmp_path / "serving"
+    pushed = detloom("push", model, "--to", push_dir, "--card", tmp_path / "card", "--reason", "x")
+    assert pushed.exit_code == 0, pushed.output
+    assert f"  by hand  {AP}" in detloom("versions", push_dir).output
+
+
 @pytest.mark.parametrize("has_label_map", [True, False])
 def test_a_model_with_other_classes_or_none_is_refused_without_a_flag(tmp_path, has_label_map):
     folder, models = tmp_path / "serving", [make_model(tmp_path / name, name.encode()) for name in ("cats", "dogs")]
