@@ -89,8 +89,8 @@ def find_images(sources: Sequence[str], leave_out: Path | None = None) -> list[I
         images = _find(source)
         if not images:
             kinds = ", ".join(SUFFIXES)
-            other = find_other_images([source])
-            convert = f" Convert its {len(other)} images of other formats ({escape(other[0])})." if other else ""
+            unread = find_other_images([source])
+            convert = f" Convert its {len(unread)} images of other formats ({escape(unread[0])})." if unread else ""
             raise InputError(f"{escape(source)}: no images; searched for files that end with {kinds}.{convert}")
         for file in images:
             real = Path(os.path.realpath(file.path))
