@@ -115,7 +115,7 @@ def check_has_objects(summary: ReadSummary, job: IngestJob, stray: Reject | None
     Args:
         stray: the first label file without an image; all of them have `num_stray_boxes`.
     """
-    if summary.all_are_refused or sum(summary.boxes_by_class.values()):
+    if summary.all_are_refused or any(summary.boxes_by_class.values()):
         return
     first = summary.first_reject or ((stray.file, stray.detail) if stray else None)
     num_refused = summary.num_boxes_in + num_stray_boxes

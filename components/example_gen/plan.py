@@ -50,6 +50,7 @@ from detloom.schemas.errors import InputError
 FEW_SHARDS = 8
 MIN_RECORDS_PER_SHARD = 32
 
+UNREAD_BOX = "box_of_unread_image"  # kind of what is left out
 _SCHEMA = """
 CREATE TABLE records (
     seq INTEGER PRIMARY KEY, split TEXT, source TEXT, record_key TEXT, image_id TEXT, num_bytes INTEGER,
@@ -128,6 +129,9 @@ def plan(num_chunks: int, job: IngestJob) -> list[Shard]:
                 stray = stray or reject
                 result.num_boxes_in += reject.num_boxes
                 refuse(reject)
+            if result.unlisted.num_unread_boxes:
+                left_out = result.counts.setdefault("", SplitCounts()).left_out
+                left_out[UNREAD_BOX] += result.unlisted.num_unread_boxes
             check_has_objects(summary, job, stray, result.num_boxes_in - summary.num_boxes_in)
             for reject in _refuse_duplicates(database):
                 refuse(reject)

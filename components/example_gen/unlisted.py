@@ -27,11 +27,13 @@ class Unlisted:
     Attributes:
         num_images: of them, `num_records` are written without boxes, as YOLO wants it; the others are not read.
         first: the first of their files.
+        num_unread_boxes: boxes in label files of images that no list or folder of a split contains.
     """
 
     num_images: int = 0
     num_records: int = 0
     first: list[str] = field(default_factory=list)
+    num_unread_boxes: int = 0
 
 
 def find_unlisted(database: sqlite3.Connection, job: IngestJob, found: Unlisted) -> Iterator[Reject]:
@@ -66,6 +68,8 @@ def _note_files(database: sqlite3.Connection, job: IngestJob) -> None:
 def _search(database: sqlite3.Connection, job: IngestJob, subfolder: str, found: Unlisted) -> Iterator[Reject]:
     folder, prefix = job.folder(subfolder), f"{subfolder}/" if subfolder else ""
     index, suffix = index_of(folder), _LABEL_SUFFIXES.get(job.data_format, "")
+    # A list leaves images out on purpose.
+    has_lists = suffix and database.execute("SELECT 1 FROM records WHERE source LIKE '%.txt' LIMIT 1").fetchone()
 
     def is_seen(path: str) -> bool:
         return bool(database.execute("SELECT 1 FROM seen WHERE path = ?", (prefix + path,)).fetchone())
@@ -75,12 +79,13 @@ def _search(database: sqlite3.Connection, job: IngestJob, subfolder: str, found:
             continue
         is_near = is_seen(posixpath.join(posixpath.dirname(path), ""))
         if path.lower().endswith(IMAGE_SUFFIXES):
-            if is_near and not (suffix and index.find_label(path, suffix)):
+            if is_near and not (has_lists and index.find_label(path, suffix)):
                 _add(found, prefix + path)
         elif job.data_format == "yolo" and path.lower().endswith(suffix) and (is_near or job.is_whole):
-            images = index.with_stem(path, IMAGE_SUFFIXES)
-            num_boxes = _count_lines(folder, path) if all(map(is_seen, images)) else 0
-            if num_boxes:
+            num_boxes = _count_lines(folder, path)
+            if not all(map(is_seen, index.with_stem(path, IMAGE_SUFFIXES))):
+                found.num_unread_boxes += num_boxes
+            elif num_boxes:
                 detail = f"no image has the name of this label file, which has {num_boxes} boxes"
                 chunk = Chunk("", prefix + path)
                 yield chunk.reject_box(Reason.UNKNOWN_IMAGE, "", detail, num_boxes=num_boxes)

@@ -1,11 +1,17 @@
 """One scene in every format: all readers return the same records, and ingestion writes the same bytes."""
 
 import csv
+import hashlib
 import io
 import json
+import re
+import tempfile
+from pathlib import Path
 
 import pytest
 import tensorflow as tf
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from labelled_data import format_voc, make_record, write_files
 from PIL import Image, ImageDraw
 
@@ -69,8 +75,7 @@ def write_yolo(folder):
             f"{(y2 - y1) / HEIGHT}\n"
             for name, x1, y1, x2, y2 in objects
         ]
-        if lines:
-            write_files(folder, {f"labels/{key}.txt": "".join(lines)})
+        write_files(folder, {f"labels/{key}.txt": "".join(lines)})
     write_files(folder, {"data.yaml": f"train: images\nnc: 2\nnames: {list(CLASSES)}\n"})
 
 
@@ -213,23 +218,22 @@ WRITERS = {
 }
 
 
+def write_scene(folder, data_format):
+    (folder / "images").mkdir(parents=True)
+    for key, objects in SCENE.items():
+        image = Image.new("RGB", (WIDTH, HEIGHT), (90, 90, 90 + int(key)))
+        for name, x1, y1, x2, y2 in objects:
+            ImageDraw.Draw(image).rectangle((x1, y1, x2 - 1, y2 - 1), (200, 40 if name == "cat" else 160, 60))
+        image.save(folder / f"images/{key}.jpg")
+    if data_format != "images":
+        WRITERS[data_format](folder)
+    return folder
+
+
 @pytest.fixture
 def make_scene(tmp_path):
     """Create a folder with the scene in one format, the images as images/1.jpg etc."""
-
-    def make(data_format):
-        folder = tmp_path / data_format
-        (folder / "images").mkdir(parents=True)
-        for key, objects in SCENE.items():
-            image = Image.new("RGB", (WIDTH, HEIGHT), (90, 90, 90 + int(key)))
-            for name, x1, y1, x2, y2 in objects:
-                ImageDraw.Draw(image).rectangle((x1, y1, x2 - 1, y2 - 1), (200, 40 if name == "cat" else 160, 60))
-            image.save(folder / f"images/{key}.jpg")
-        if data_format != "images":
-            WRITERS[data_format](folder)
-        return folder
-
-    return make
+    return lambda data_format: write_scene(tmp_path / data_format, data_format)
 
 
 def test_the_scene_exists_in_every_format():
@@ -269,3 +273,87 @@ def test_images_without_labels_are_written_without_boxes(make_scene, tmp_path, r
         b"images/2.jpg",
         b"images/3.jpg",
     ]
+
+
+# Where the image {key} or its label file is moved, and what is written for its name; all are found again.
+IMAGE_MOVES = ("images/{key}.JPG", "images/{key}.jpg.jpg", "Images/{key}.jpg", "images/a/b/{key}.jpg")
+LABEL_MOVES = ("{folder}/a/b/{name}", "{folder}/{key}.jpg{suffix}", "{folder}/{key}{SUFFIX}")
+WRITTEN = (
+    "C:\\me\\pictures\\{key}.jpg",
+    "/home/me/{key}.jpg",
+    "..\\..\\x\\{key}.jpg",
+    "%3{key}.jpg",
+    "{key}.JPG",
+    "{key}",
+)
+LOSSES = ("image", "label")  # what is deleted
+ONLY_COUNTED = {("yolo", "Images/{key}.jpg"), ("supervisely", "{folder}/a/b/{name}")}  # the folder is not read
+DAMAGES = [
+    (kind, how) for kind, ways in (("image", IMAGE_MOVES), ("label", LABEL_MOVES), ("name", WRITTEN)) for how in ways
+]
+
+
+def damage(folder, kind, how, key):
+    """Delete, move or rename the image or its label file, or change the image's name in all texts."""
+    image = folder / f"images/{key}.jpg"
+    labels = [path for path in folder.glob("*/*") if path.name.split(".")[0] == key and path.parent.name != "images"]
+    if kind == "delete":
+        for path in [image] if how == "image" else labels:
+            path.unlink()
+    elif kind == "name":
+        new = how.format(key=key)
+        old = re.compile(rf"(?<![\w.\\])(\.\.\\+images\\+)?{key}\.jpg")
+        for path in folder.rglob("*.*"):
+            if path.suffix in (".json", ".xml", ".csv", ".txt"):
+                written = json.dumps(new)[1:-1] if path.suffix == ".json" else new
+                path.write_text(written.join(old.sub("\0", path.read_text()).split("\0")))
+    else:
+        for path in [image] if kind == "image" else labels:
+            names = {
+                "folder": path.parent.name,
+                "name": path.name,
+                "suffix": path.suffix,
+                "SUFFIX": path.suffix.upper(),
+            }
+            target = folder / how.format(key=key, **names)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            path.rename(target)
+
+
+def check_nothing_is_lost(run_ingest, read_features, data_format, kind, how, key):
+    with tempfile.TemporaryDirectory() as name:
+        folder, out = write_scene(Path(name, "data"), data_format), Path(name, "out")
+        keys_by_hash = {hashlib.sha256(path.read_bytes()).hexdigest(): path.stem for path in folder.glob("images/*")}
+        damage(folder, kind, how, key)
+        changes = {"max_reject_fraction": 1.0, "max_unlisted_fraction": 1.0, "allow_no_objects": True}
+        splits = {"train": SOURCES[data_format]}
+        report = run_ingest(folder, out, format=data_format, splits=splits, **changes)
+        num_known = report["num_boxes_written"] + report["num_boxes_rejected"] + report["num_boxes_quarantined"]
+        num_known += sum(report["left_out"].values())
+        num_boxes = sum(map(len, SCENE.values()))
+        assert num_known >= num_boxes or report["num_unlisted_images"] > 0, report
+        if kind != "delete" and (data_format, how) not in ONLY_COUNTED:
+            assert report["num_boxes_written"] == num_boxes, report
+        for features in read_features(out / "Split-train"):
+            digest = features[keys.IMAGE_SHA256].bytes_list.value[0].decode()
+            corners = zip(*(features[side].float_list.value for side in keys.BOX_KEYS_YXYX), strict=True)
+            boxes = [(x1 * WIDTH, y1 * HEIGHT, x2 * WIDTH, y2 * HEIGHT) for y1, x1, y2, x2 in corners]
+            assert boxes in ([], [tuple(box) for _, *box in SCENE[keys_by_hash[digest]]])
+
+
+ANY_DAMAGE = st.sampled_from([*DAMAGES, *(("delete", how) for how in LOSSES)])
+RANDOM = {"deadline": None, "suppress_health_check": [HealthCheck.function_scoped_fixture]}
+
+
+@settings(max_examples=20, derandomize=True, **RANDOM)
+@given(data_format=st.sampled_from(LABELLED), kind_and_how=ANY_DAMAGE, key=st.sampled_from("12"))
+def test_no_box_is_lost_by_a_random_damage(run_ingest, read_features, data_format, kind_and_how, key):
+    check_nothing_is_lost(run_ingest, read_features, data_format, *kind_and_how, key)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("data_format", LABELLED)
+@settings(max_examples=500, **RANDOM)
+@given(kind_and_how=ANY_DAMAGE, key=st.sampled_from("12"))
+def test_no_box_is_lost_by_many_random_damages(run_ingest, read_features, data_format, kind_and_how, key):
+    check_nothing_is_lost(run_ingest, read_features, data_format, *kind_and_how, key)
