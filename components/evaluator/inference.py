@@ -89,7 +89,7 @@ def parse_record(
             columns |= read_shapes(features, shapes, columns["is_crowd"].astype(bool), image_hw)
         except ValueError as error:
             return ImageRecord(source_id=source_id, problem=str(error))
-    truth = {"boxes_yxyx_rel": np.stack(sides, axis=1), "class_ids": class_ids, **columns}
+    truth: dict[str, np.ndarray] = {"boxes_yxyx_rel": np.stack(sides, axis=1), "class_ids": class_ids, **columns}
     if lookup is not None and not class_ids.all():  # boxes are dropped
         if shapes is not None and (shapes.masks or shapes.num_keypoints):
             return ImageRecord(source_id=source_id, problem="has unknown classes, which cannot be dropped with masks")

@@ -11,7 +11,6 @@ import tensorflow as tf
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import list_first
 
-_UNKNOWN_CLASS = "a class id that is not in the label map, or not the one of the class text there"
 _ADVICE = "use the label map that the data were written with"
 
 
@@ -89,7 +88,7 @@ class ClassTables:
             return tf.where(tf.strings.length(texts) > 0, of_text, of_id)
         indices = tf.where(of_text >= 0, of_text, of_id)
         is_known = (indices >= 0) & ((of_text < 0) | (class_ids == 0) | (of_id == of_text))
-        message = [f"{_UNKNOWN_CLASS}: record, its class ids and texts:", source_id, class_ids, texts]
+        message = ["a class that does not fit the label map: record, class ids, texts:", source_id, class_ids, texts]
         tf.debugging.Assert(tf.reduce_all(is_known), message, summarize=20)
         return indices
 

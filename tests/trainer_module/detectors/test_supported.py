@@ -108,7 +108,10 @@ WITHOUT_EFFECT = {
     "InputReader.label_map_path": "the data's artifact brings it",
     "InputReader.input_path": "the data's artifact brings it",
 }
-READ_BY_PROPERTY = {"KeypointEstimation.keypoint_label_to_std": "points"}  # of the same class
+READ_BY_PROPERTY = {  # of the same class, or of TrainEvalConfig
+    "KeypointEstimation.keypoint_label_to_std": "points",
+    "Eval.evaluate_every": "evaluation_interval",
+}
 # Where the settings of a module of `schemas/model` are read.
 READ_IN = {
     "config": ("data", "evaluation", "runtime", "run_state", "training", "weights"),
