@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from tools.device_parity import compare_numbers
 
 if TYPE_CHECKING:
     from tools.device_session import BuiltStep, Session
@@ -47,8 +48,6 @@ def describe_devices(session: "Session") -> Rows:
 
 def compare_with_cpu(session: "Session") -> Rows:
     """Compare a step, and detections, with those of the CPU in float32, from the same variables and images."""
-    from tools.device_parity import compare_numbers
-
     from detloom.trainer_module.export.saved_model import share_matched
 
     reference = session.reference.numbers(session.values)

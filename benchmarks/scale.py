@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from tools.made_data_sets import make_coco
-from tools.made_examples import write_examples
+from tools.made_detections import measure_detections
+from tools.made_examples import search_near_duplicates, validate_made, write_examples
 from tools.measured_child import measure, this_script
 from tools.surroundings import describe_machine
 
@@ -63,29 +64,21 @@ def ingest(folder: Path, num_workers: int) -> dict[str, Any]:
 
 
 def validate(folder: Path, _: int) -> dict[str, Any]:
-    from tools.made_examples import validate_made
-
     validate_made(folder / "examples", folder / "report")
     return {"num_records": _size_of(folder)}
 
 
 def evaluate(folder: Path, _: int) -> dict[str, Any]:
-    from tools.made_detections import measure_detections
-
     measure_detections(_size_of(folder), detections=DETECTIONS_EACH, classes=CLASSES)
     return {"num_records": _size_of(folder)}
 
 
 def search_different(folder: Path, _: int) -> dict[str, Any]:
-    from tools.made_hashes import search_near_duplicates
-
     search_near_duplicates("random", _size_of(folder))
     return {"num_records": _size_of(folder)}
 
 
 def search_one_group(folder: Path, _: int) -> dict[str, Any]:
-    from tools.made_hashes import search_near_duplicates
-
     search_near_duplicates("clustered", _size_of(folder))
     return {"num_records": _size_of(folder)}
 

@@ -1,4 +1,4 @@
-"""The keypoint part of odapi_reference.py: the label map and the ground truth of a CenterNet with keypoints."""
+"""Parts of odapi_reference.py: label map and ground truth of a CenterNet with keypoints; ground truth of Deep-MAC."""
 
 import tempfile
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
+NUM_ROWS = 5  # of Deep-MAC's ground truth, as in the tests: each image has equally many boxes
 CLASS_ID = 2  # of the class with keypoints in the label map
 CLASSES = ([1, 0, 1, 1], [1, 0])  # of odapi_reference.py's boxes, counted from 0
 
@@ -61,3 +62,15 @@ def give_keypoints(model, boxes, classes):
     points = keypoints_of(boxes, classes, len(params.keypoint_indices))
     model._groundtruth_lists["keypoints"] = [tf.constant(each) for each in points]
     return {f"keypoints{number}": each for number, each in enumerate(points)}
+
+
+def is_deepmac(model):
+    return hasattr(model, "_mask_net")
+
+
+def pad_groundtruth(model):
+    """Pad boxes, classes, weights and masks of each image with zeros."""
+    for values in model._groundtruth_lists.values():
+        for number, value in enumerate(values):
+            missing = NUM_ROWS - value.shape[0]
+            values[number] = tf.pad(value, [[0, missing], *[[0, 0]] * (value.shape.rank - 1)])

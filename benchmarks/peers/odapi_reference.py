@@ -16,7 +16,6 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-import odapi_deepmac as deepmac
 import odapi_keypoints as keypoints
 import odapi_two_stage as two_stage
 import tensorflow as tf
@@ -66,7 +65,9 @@ def build(config, is_training, images, num_classes):
     tf.keras.backend.set_learning_phase(is_training)
     model = model_builder.build(config.model, is_training=is_training)
     preprocessed, true_shapes = model.preprocess(tf.cast(images, tf.float32))
-    if two_stage.is_two_stage(model) or deepmac.is_deepmac(model):  # samples proposals, or predicts masks of the boxes
+    if two_stage.is_two_stage(model) or keypoints.is_deepmac(
+        model
+    ):  # samples proposals, or predicts masks of the boxes
         give_groundtruth(model, num_classes, preprocessed.shape)
     model.predict(preprocessed, true_shapes)
     for module in model.submodules:
@@ -146,7 +147,7 @@ def outputs_of(model, prediction):
 
 
 def has_masks(model):
-    return deepmac.is_deepmac(model) or (two_stage.is_two_stage(model) and model._number_of_stages == 3)
+    return keypoints.is_deepmac(model) or (two_stage.is_two_stage(model) and model._number_of_stages == 3)
 
 
 def give_groundtruth(model, num_classes, input_shape):
@@ -164,8 +165,8 @@ def give_groundtruth(model, num_classes, input_shape):
         arrays[f"weights{number}"] = np.asarray(WEIGHTS[number], np.float32)
     if has_masks(model):
         arrays.update(two_stage.give_masks(model, BOXES, input_shape))
-    if deepmac.is_deepmac(model):
-        deepmac.pad_groundtruth(model)
+    if keypoints.is_deepmac(model):
+        keypoints.pad_groundtruth(model)
     if with_keypoints:
         arrays.update(keypoints.give_keypoints(model, BOXES, classes))
     return arrays
