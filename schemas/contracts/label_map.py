@@ -1,5 +1,6 @@
 """The label map: class ids (1-based) and class names, stored in the Object Detection API's text format."""
 
+import functools
 import io
 import re
 from collections import Counter
@@ -75,7 +76,11 @@ class LabelMap:
 
     def name_of(self, class_id: int) -> str:
         """Return the class name, or "#<id>" for an id that is not in the map."""
-        return dict(self.names_by_id).get(class_id, f"#{class_id}")
+        return self._names.get(class_id, f"#{class_id}")
+
+    @functools.cached_property
+    def _names(self) -> dict[int, str]:
+        return dict(self.names_by_id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """Settings of the data: location, splits and ingestion."""
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 from typing import Literal
 
@@ -147,8 +148,8 @@ class IngestSettings:
         check_fields(self, "0 to 1", "max_reject_fraction", "max_unlisted_fraction")
         check_fields(self, "1 or more", "max_pixels", "max_image_bytes", "max_boxes", "shard_max_bytes")
         check(all(self.classes), "classes", self.classes, "names that are not empty")
-        for name in self.classes:
-            if self.classes.count(name) > 1:
+        for name, count in Counter(self.classes).items():
+            if count > 1:
                 raise FieldError("classes", f"must not contain duplicates: {name!r} appears twice.")
 
 

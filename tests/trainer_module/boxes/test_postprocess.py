@@ -35,8 +35,8 @@ def nms(**settings):
     return BatchNonMaxSuppression(**{"score_threshold": 1e-8, "max_total_detections": 30, **settings})
 
 
-# Settings of the Object Detection API's post_processing_builder, which made the values (`make peer-odapi`) from 80 random
-# anchors, offsets and logits of four classes; the logits are rounded, so that scores tie.
+# Settings of the Object Detection API's post_processing_builder, which made the values in its environment (`make
+# peer-odapi`) from 80 random anchors, offsets and logits of four classes; the logits are rounded, so that scores tie.
 CASES = {
     "sigmoid": (nms(max_detections_per_class=30), "SIGMOID", 1.0),
     "threshold": (nms(score_threshold=0.55, iou_threshold=0.3, max_detections_per_class=30), "SIGMOID", 1.5),
