@@ -59,8 +59,8 @@ def list_files(case: dict[str, Any], parts: dict[str, list[str]]) -> Iterator[tu
 def run(case: dict[str, Any], content: bytes, root: Path, model: Path) -> tuple[str, bool]:
     """Write the files and run the command; return the end of its output, and whether it was a traceback."""
     image = content if case["parts"] == "images" else encode(64)
-    images = dict.fromkeys(("a.jpg", "images/a.jpg", "image_2/a.jpg", "ckpt.data-00000-of-00001"), image)
-    for name, data in {**images, case.get("file", "a.jpg"): content}.items():
+    names = ("a.jpg", "images/a.jpg", "image_2/a.jpg", "1/saved_model.pb", "ckpt.data-00000-of-00001")
+    for name, data in {**dict.fromkeys(names, image), case.get("file", "a.jpg"): content}.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_bytes(data)
     (root / "examples/Split-train").mkdir(parents=True)

@@ -66,9 +66,10 @@ def build_runner() -> Any:
 @functools.cache
 def _listen_on_this_machine_only() -> None:
     """Bind the ports between Beam and its workers, which have no password, to loopback; Beam binds all interfaces."""
-    import grpc
     from apache_beam.runners.portability import local_job_service
     from apache_beam.runners.portability.fn_api_runner import worker_handlers
+
+    grpc: Any = worker_handlers.grpc
 
     def make_server(*arguments: Any, **options: Any) -> Any:
         server = grpc.server(*arguments, **options)

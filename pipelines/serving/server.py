@@ -12,6 +12,7 @@ import re
 import socket
 import socketserver
 import threading
+import time
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from typing import Any
@@ -29,7 +30,7 @@ _LOGGER = logging.getLogger("detloom")
 class ModelServer(socketserver.ThreadingTCPServer):
     """Listens as soon as it is constructed; `serve_forever` handles requests. `HTTPServer` would do a DNS lookup."""
 
-    allow_reuse_address = daemon_threads = True
+    allow_reuse_address = True
 
     def __init__(self, host: str, port: int, model: ServedModel, page: Page, max_request_bytes: int) -> None:
         """Start to listen; port 0 chooses a free one.
@@ -39,30 +40,22 @@ class ModelServer(socketserver.ThreadingTCPServer):
         """
         self.model, self.page, self.max_request_bytes = model, page, max_request_bytes
         super().__init__((host, port), RequestHandler)
-        self._answering = threading.Condition()
-        self._num_answering = 0
+        self._answering: list[threading.Thread] = []
         bound = str(self.server_address[0])
         self.is_local = ipaddress.ip_address(bound).is_loopback
         self.own_names = {"localhost", bound, host.lower()}
         self.url = f"http://{bound}:{self.server_address[1]}"
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        with self._answering:
-            self._num_answering += 1
-        super().process_request(request, client_address)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            with self._answering:
-                self._num_answering -= 1
-                self._answering.notify_all()
+        thread = threading.Thread(target=self.process_request_thread, args=(request, client_address), daemon=True)
+        self._answering = [*(each for each in self._answering if each.is_alive()), thread]
+        thread.start()
 
     def wait_until_answered(self, timeout_seconds: float) -> None:
         """Wait until all requests that were accepted are answered."""
-        with self._answering:
-            self._answering.wait_for(lambda: self._num_answering == 0, timeout_seconds)
+        end = time.monotonic() + timeout_seconds
+        for thread in self._answering:
+            thread.join(max(0.0, end - time.monotonic()))
 
 
 class RequestHandler(BaseHTTPRequestHandler):

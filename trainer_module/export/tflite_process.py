@@ -56,8 +56,7 @@ class TfliteModel:
                 process.loaded.add(self._key)
                 answer = process.connection.recv()
             except (EOFError, OSError):
-                _process_of.cache_clear()
-                raise RuntimeError(process.describe_end()) from None
+                raise RuntimeError(process.end()) from None
             except BaseException:  # Ctrl-C: the next answer would be that of this question
                 process.end()
                 raise
@@ -82,16 +81,14 @@ class _Process:
         )
         theirs.close()
 
-    def describe_end(self) -> str:
+    def end(self) -> str:
+        """Return why the process ended; end it if it still runs."""
+        _process_of.cache_clear()
+        self._process.kill()
         code = self._process.wait()
         if code == -signal.SIGALRM:
             return f"it did not answer within {_MAX_SECONDS} s"
         return f"its process was ended by signal {-code}" if code < 0 else f"its process ended with code {code}"
-
-    def end(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        _process_of.cache_clear()
 
 
 @functools.cache

@@ -198,13 +198,13 @@ def test_the_end_waits_for_requests_that_are_being_answered(ask, server, encoded
     threads = [threading.Thread(target=lambda: answers.append(ask("POST", PREDICT, {}))) for _ in range(3)]
     for thread in threads:
         thread.start()
-    while server._num_answering < 3:
+    while len(server._answering) < 3:
         time.sleep(0.01)
     server.wait_until_answered(0.01)
     assert answers == []
     answer_now.set()
     server.wait_until_answered(60)
-    assert server._num_answering == 0
+    assert not any(thread.is_alive() for thread in server._answering)
     for thread in threads:
         thread.join()
     assert [status for status, _, _ in answers] == [200] * 3
