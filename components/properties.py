@@ -52,7 +52,8 @@ PUSHED_DESTINATION_PROPERTY = "pushed_destination"
 PUSHED_VERSION_PROPERTY = "pushed_version"  # empty for an endpoint
 PUSHED_IS_NEW_PROPERTY = "pushed_is_new"  # 0 if the latest version already was this model
 
-TRAIN_PROPERTY = "train"  # custom property of a retraining decision: 1 or 0
+TRAIN_PROPERTY = "train"  # custom property of a retraining decision: 1 or 0; 1 also if a model is evaluated again
+REUSED_PROPERTY = "reused"  # custom property of a retraining decision: JSON, address by output of the Trainer
 REASON_PROPERTY = "reason"  # custom property of a retraining decision, and of a blessed model that was not pushed
 
 NOTHING_FOUND = "nothing_found"  # custom property: 1 on a placeholder output, for backends that require an artifact

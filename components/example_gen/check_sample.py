@@ -117,11 +117,12 @@ def _check_records(job: IngestJob, report: SampleReport) -> None:
 
 
 def _newest_folder(path: str) -> str:
-    """Return the folder whose numbers at the placeholders are highest; the path itself without placeholders."""
+    """Return the folder with files and the highest numbers at the placeholders; a path without any as it is."""
     if not _PLACEHOLDER.search(path):
         return path
     pattern = _PLACEHOLDER.sub("*", path).rstrip("/")
-    folders = [each.rstrip("/") for each in tf.io.gfile.glob(pattern) if tf.io.gfile.isdir(each)]
+    found = (folder.rstrip("/") for folder in tf.io.gfile.glob(pattern))
+    folders = [folder for folder in found if tf.io.gfile.glob(f"{folder}/*")]  # TFX looks for files, too
     if not folders:
         raise InputError(f"{path}: no folder matches; create the first one, or correct data.path.")
     return max(folders, key=lambda each: [int(number) for number in re.findall(r"\d+", each)])

@@ -1,9 +1,9 @@
 """The TFX components RetrainDecision and TrainingRecord, and the condition on the nodes between them."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from absl import logging
 from tfx.components.util import model_utils
@@ -16,7 +16,7 @@ from tfx.types import standard_component_specs as keys
 from tfx.types.artifact import Artifact
 from tfx.types.channel import BaseChannel, Channel
 from tfx.types.component_spec import ChannelParameter, ComponentSpec, ExecutionParameter
-from tfx.types.standard_artifacts import Examples, Model, ModelBlessing
+from tfx.types.standard_artifacts import Examples, Model, ModelBlessing, ModelRun
 
 from detloom.components import artifact_types
 from detloom.components.fingerprints import source_fingerprint
@@ -25,7 +25,9 @@ from detloom.components.properties import (
     DATASET_REPORT_KEY,
     DECISION_KEY,
     FINGERPRINT_PROPERTY,
+    MODEL_RUN_KEY,
     REASON_PROPERTY,
+    REUSED_PROPERTY,
     SPAN_PROPERTY,
     TRAIN_PROPERTY,
     VERSION_PROPERTY,
@@ -42,6 +44,8 @@ from detloom.components.retrain.training_record import (
     format_record,
     short_fingerprint,
 )
+from detloom.components.storage.storage import open_storage
+from detloom.schemas.contracts.detections import SAVED_MODEL_FILE, SERVING_FOLDER
 from detloom.schemas.reading.redact import show_address
 from detloom.schemas.reading.text_file import write_text_file
 from detloom.schemas.run_file.data_checks import DataChecks
@@ -62,8 +66,8 @@ class RetrainParams(ComponentParams):
         train_split: the split to train on.
         config_hash: hashes of the training settings and code as JSON by part; a difference always causes training.
         pipeline: pipeline name; several pipelines may keep records in one folder.
-        production: folder of versions, or its address, or that of an endpoint; empty if unknown. The training of a
-            model that was rolled back there counts as if it had never finished.
+        production: folder of versions, or its address, or that of an endpoint; empty if unknown. If the last model was
+            rolled back there, changed data are a reason to train.
         records_state: only part of the cache key: `records_state` of training_record.py, for RetrainDecision in local
             runs.
         nonce: only part of the cache key: a new value in each local run, so that TrainingRecord is never cached.
@@ -92,6 +96,7 @@ class DecisionExecutor(BaseExecutor):
         params = RetrainParams.from_properties(exec_properties)
         examples = artifact_utils.get_single_instance(input_dict[EXAMPLES_KEY])
         output = artifact_utils.get_single_instance(output_dict[DECISION_KEY])
+        last = training_record.read_last_record(params.retrain.records, params.pipeline)
         decision = decide(
             params.retrain,
             params.checks,
@@ -100,11 +105,16 @@ class DecisionExecutor(BaseExecutor):
                 span=int_property(examples, SPAN_PROPERTY),
                 version=int_property(examples, VERSION_PROPERTY),
                 report=_read_report(input_dict),
+                fingerprint=short_fingerprint(string_property(examples, FINGERPRINT_PROPERTY) or ""),
             ),
             params.config_hash,
-            training_record.read_last_record(params.retrain.records, params.pipeline, params.production),
+            last,
             training_record.current_time(),
+            is_rolled_back=last is not None and training_record.is_rolled_back(last, params.production),
+            has_model=last is not None and _has_model(last),
         )
+        if decision.reuse and last is not None:
+            output.set_string_custom_property(REUSED_PROPERTY, json.dumps(last.outputs))
         output.set_int_custom_property(TRAIN_PROPERTY, int(decision.train))
         output.set_string_custom_property(REASON_PROPERTY, decision.sentence)
         content = {TRAIN_PROPERTY: int(decision.train), REASON_PROPERTY: decision.sentence}
@@ -127,9 +137,13 @@ class RecordExecutor(BaseExecutor):
         decision = artifact_utils.get_single_instance(input_dict[DECISION_KEY])
         model = artifact_utils.get_single_instance(input_dict[MODEL_KEY])
         is_blessed = model_utils.is_model_blessed(artifact_utils.get_single_instance(input_dict[BLESSING_KEY]))
+        outcome: Literal["blessed", "refused"] = "blessed" if is_blessed else "refused"
+        outputs = {key: input_dict[key][0].uri for key in (MODEL_KEY, MODEL_RUN_KEY) if input_dict.get(key)}
+        last = training_record.read_last_record(params.retrain.records, params.pipeline)
         training = FinishedTraining(
             time=training_record.next_time(params.retrain.records, params.pipeline).isoformat(),
-            outcome="blessed" if is_blessed else "refused",
+            outcome=outcome,
+            outputs=outputs,
             reason=string_property(decision, REASON_PROPERTY) or "",
             span=int_property(examples, SPAN_PROPERTY),
             version=int_property(examples, VERSION_PROPERTY),
@@ -138,10 +152,17 @@ class RecordExecutor(BaseExecutor):
             model_identity=build_manifest(Path(artifact_types.saved_model_dir(model))).identity,
             **data_of_report(_read_report(input_dict), params.train_split),
         )
+        if string_property(decision, REUSED_PROPERTY) and last is not None:
+            training = replace(last, outcome=outcome, outputs=outputs, config_hash=params.config_hash)
         # The artifact comes first: a crash before the record is written causes another training run, a later one none.
         _write(artifact_utils.get_single_instance(output_dict[RECORD_KEY]), RECORD_FILE, format_record(training))
         name = training_record.append_record(params.retrain.records, params.pipeline, training)
         logging.info("TrainingRecord: wrote %s to %s.", name, show_address(params.retrain.records))
+
+
+def _has_model(training: FinishedTraining) -> bool:
+    address = training.outputs.get(MODEL_KEY)
+    return address is not None and open_storage(address).exists(f"{SERVING_FOLDER}/{SAVED_MODEL_FILE}")
 
 
 def _read_report(input_dict: dict[str, list[Artifact]]) -> dict[str, Any]:
@@ -173,7 +194,7 @@ class RetrainDecisionSpec(ComponentSpec):
 
 
 class TrainingRecordSpec(ComponentSpec):
-    """Inputs: examples, their report, the decision, the model, the blessing. Output: the record."""
+    """Inputs: examples, their report, the decision, model, training run, blessing. Output: the record."""
 
     PARAMETERS: ClassVar[dict[str, ExecutionParameter]] = _PARAMETERS
     INPUTS: ClassVar[dict[str, ChannelParameter]] = {
@@ -182,6 +203,7 @@ class TrainingRecordSpec(ComponentSpec):
         DECISION_KEY: ChannelParameter(type=artifact_types.RetrainDecision),
         MODEL_KEY: ChannelParameter(type=Model),
         BLESSING_KEY: ChannelParameter(type=ModelBlessing),
+        MODEL_RUN_KEY: ChannelParameter(type=ModelRun, optional=True),
     }
     OUTPUTS: ClassVar[dict[str, ChannelParameter]] = {RECORD_KEY: ChannelParameter(type=artifact_types.TrainingRecord)}
 
@@ -190,7 +212,8 @@ class RetrainDecision(BaseComponent):
     """A TFX component that compares the data with those of the last finished training run.
 
     Outputs:
-        decision: custom properties `train` (1 or 0) and `reason` (a sentence); `decision.json` holds both.
+        decision: custom properties `train` (1 or 0) and `reason` (a sentence); `decision.json` holds both. If only the
+            evaluation of the last model is repeated, `train` is 1 and `reused` names the outputs of its training run.
     """
 
     SPEC_CLASS = RetrainDecisionSpec
@@ -252,6 +275,7 @@ class TrainingRecord(BaseComponent):
         decision: BaseChannel,
         model: BaseChannel,
         blessing: BaseChannel,
+        model_run: BaseChannel | None = None,
         *,
         retrain: Retrain,
         checks: DataChecks | None = None,
@@ -265,7 +289,7 @@ class TrainingRecord(BaseComponent):
 
         Args:
             decision: output of RetrainDecision.
-            model, blessing: outputs of the Trainer and of the evaluator.
+            model, model_run, blessing: outputs of the Trainer and of the evaluator.
         """
         params = RetrainParams(
             retrain=retrain,
@@ -285,6 +309,7 @@ class TrainingRecord(BaseComponent):
                 DECISION_KEY: decision,
                 MODEL_KEY: model,
                 BLESSING_KEY: blessing,
+                MODEL_RUN_KEY: model_run,
                 RECORD_KEY: Channel(type=artifact_types.TrainingRecord),
             },
         )

@@ -11,6 +11,9 @@ from detloom.components.retrain.training_record import FinishedTraining
 from detloom.schemas.run_file.data_checks import DataChecks
 from detloom.schemas.run_file.schedule import Retrain
 
+# Parts of the settings that decide about a trained model, not about its training.
+EVALUATION_PARTS = frozenset({"evaluator", "gates", "push.allow_class_change"})
+
 
 @dataclass(frozen=True, kw_only=True)
 class DataNow:
@@ -20,19 +23,22 @@ class DataNow:
         span: latest span that was read; None for data without spans.
         version: version of the span; None for data without versions.
         report: report.json of the data set.
+        fingerprint: as in `FinishedTraining.data_fingerprint`.
     """
 
     span: int | None
     version: int | None
     report: Mapping[str, Any]
+    fingerprint: str = ""
 
 
 @dataclass(frozen=True)
 class TrainingDecision:
-    """The decision, and a sentence that explains it."""
+    """The decision, and a sentence that explains it; `reuse`: the model of the last training run is evaluated again."""
 
     train: bool
     sentence: str
+    reuse: bool = False
 
 
 @dataclass(frozen=True)
@@ -51,6 +57,9 @@ def decide(
     config_hash: str,
     last: FinishedTraining | None,
     now: datetime,
+    *,
+    is_rolled_back: bool = False,
+    has_model: bool = True,
 ) -> TrainingDecision:
     """Check each reason that the settings name.
 
@@ -59,13 +68,21 @@ def decide(
             training run, the decision is to train.
         last: the last finished training run; if there is none, the decision is to train.
         now: time with a time zone.
+        is_rolled_back: the model of the last training run was rolled back.
+        has_model: this model still exists.
     """
     if last is None:
         return TrainingDecision(True, "Training: no training run has finished yet.")
     results = []
-    if last.config_hash != config_hash:
-        changed = _changed_parts(last.config_hash, config_hash)
-        results.append(_Check(True, f"{changed} changed after the last training run ({last.date})"))
+    changed = _changed_parts(last.config_hash, config_hash)
+    is_trained_otherwise = not changed <= EVALUATION_PARTS
+    change = f"{', '.join(sorted(changed))} changed after the last training run ({last.date})"
+    if is_trained_otherwise:
+        results.append(_Check(True, change))
+    if is_rolled_back:
+        text = "the model of the last training run was rolled back"
+        is_changed = data.fingerprint != last.data_fingerprint
+        results.append(_Check(is_changed, f"the data have changed, and {text}" if is_changed else text))
     if settings.new_span:
         results.append(_check_span(data, last))
     if settings.min_new_images:
@@ -78,6 +95,13 @@ def decide(
     if reasons:
         return TrainingDecision(True, f"Training: {', '.join(reasons)}.")
     missing = [check.text for check in results]
+    has_same_classes = data.report["splits"][train_split]["boxes_by_class"].keys() == last.boxes_by_class.keys()
+    if changed and has_model and has_same_classes:
+        sentence = f"Training is not repeated: {change}, so its model is evaluated again."
+        return TrainingDecision(True, sentence, reuse=True)
+    if changed:
+        why_not = "the classes of the data have changed" if has_model else "its model no longer exists"
+        missing.append(f"{change}, but {why_not}")
     if not settings.new_span:
         missing.append(f"last trained {last.date}")
     return TrainingDecision(False, f"Training is skipped: {', '.join(missing)}.")
@@ -93,10 +117,10 @@ def _check_span(data: DataNow, last: FinishedTraining) -> _Check:
     return _Check(False, f"no new span since span {last.span} ({last.date})")
 
 
-def _changed_parts(before: str, now: str) -> str:
+def _changed_parts(before: str, now: str) -> set[str]:
     """Return the names of the parts that differ."""
     old, new = json.loads(before), json.loads(now)
-    return ", ".join(name for name in {**old, **new} if old.get(name) != new.get(name))
+    return {name for name in {**old, **new} if old.get(name) != new.get(name)}
 
 
 def _check_images(min_new: int, data: DataNow, train_split: str, last: FinishedTraining) -> _Check:

@@ -2,15 +2,15 @@
 
     training_records/<pipeline>/20260301T030512.123456Z.json
 
-The next decision compares the data with the newest record whose model was not rolled back; the older ones are history
-and may be deleted.
+The next decision compares the data with the newest record; the older ones are history and may be deleted. An evaluation
+that is repeated replaces the record of its training run.
 """
 
 import hashlib
 import json
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime, timedelta, timezone
 from typing import Any, Literal
 
@@ -40,9 +40,10 @@ class FinishedTraining:
         reason: why the model was trained.
         span: latest span that was read; None for data without spans.
         version: version of the span; None for data without versions.
-        data_fingerprint: fingerprint of names, sizes and times of the files that were read; only for information.
+        data_fingerprint: fingerprint of names, sizes and times of the files that were read.
         config_hash: hashes of the training settings and code, as JSON by part.
         model_identity: `Manifest.identity` of the model.
+        outputs: addresses of the Trainer's outputs by name; empty in records of earlier versions.
         num_images: number of images by split.
         report_format: format of the data set report that the following numbers of the training split come from.
         boxes_by_class: number of boxes by class.
@@ -57,6 +58,7 @@ class FinishedTraining:
     data_fingerprint: str = ""
     config_hash: str = "{}"
     model_identity: str = ""
+    outputs: dict[str, str] = field(default_factory=dict)
     num_images: dict[str, int]
     report_format: int = REPORT_FORMAT
     boxes_by_class: dict[str, int]
@@ -121,39 +123,39 @@ def format_record(training: FinishedTraining) -> str:
     return json.dumps(asdict(training), indent=1, sort_keys=True, allow_nan=False) + "\n"
 
 
-def read_last_record(records: str, pipeline: str, production: str = "") -> FinishedTraining | None:
-    """Return the newest readable record whose model was not rolled back at `production`, or None.
+def read_last_record(records: str, pipeline: str) -> FinishedTraining | None:
+    """Return the newest readable record, or None.
 
     A truncated file is logged and skipped.
 
     Raises:
         OSError: a storage cannot be read.
     """
-    return next((training for _, training in _current_records(records, pipeline, production)), None)
+    return next(_readable_records(records, pipeline), None)
 
 
-def _current_records(records: str, pipeline: str, production: str) -> Iterator[tuple[str, FinishedTraining]]:
-    """Yield name and content of the records that count, the newest first."""
+def _readable_records(records: str, pipeline: str) -> Iterator[FinishedTraining]:
+    """Yield the records, the newest first."""
     folder = _folder(records, pipeline)
-    rolled_back = _rolled_back_at(production) if production else set()
     for name in _record_names(records, pipeline):
         data = open_storage(folder).read(name, _MAX_BYTES)
         if data is None:  # deleted in the meantime
             continue
         try:
-            training = _parse(data)
+            yield _parse(data)
         except (ValueError, RecursionError) as error:  # InputError is a ValueError
             _LOGGER.warning("%s: not a valid training record (%s); skipped.", show_address(f"{folder}/{name}"), error)
             continue
-        if training.model_identity not in rolled_back:
-            yield name, training
 
 
-def _rolled_back_at(production: str) -> set[str]:
+def is_rolled_back(training: FinishedTraining, production: str) -> bool:
+    """Return True if the model was rolled back at `production`, and neither pushed nor restored since."""
+    if not production:
+        return False
     if is_endpoint(production):
-        return rolled_back_identities_at(production)
+        return training.model_identity in rolled_back_identities_at(production)
     destination = open_destination(production)
-    return rolled_back_identities(destination, pushed_versions(destination))
+    return training.model_identity in rolled_back_identities(destination, pushed_versions(destination))
 
 
 def current_time() -> datetime:
@@ -175,7 +177,8 @@ def next_time(records: str, pipeline: str) -> datetime:
 
 
 def records_state(retrain: Retrain, pipeline: str, production: str) -> str:
-    """Return the state that a decision depends on besides its inputs: the last record, and whether it is too old.
+    """Return the state that a decision depends on besides its inputs: the last record, whether it is too old, and
+    whether its model was rolled back.
 
     As long as the state is unchanged, TFX's cache returns the previous decision and the results of the nodes behind
     the condition, whose cache keys contain the decision: a rerun repeats failed nodes without another training run.
@@ -184,16 +187,18 @@ def records_state(retrain: Retrain, pipeline: str, production: str) -> str:
         InputError: the storage cannot be read.
     """
     try:
-        newest = next((name for name, _ in _current_records(retrain.records, pipeline, production)), "")
+        last = read_last_record(retrain.records, pipeline)
+        rolled_back = last is not None and is_rolled_back(last, production)
     except OSError as error:
         raise InputError(
             f"retrain.records: {show_address(retrain.records)} cannot be read "
             f"({redact(error.strerror or str(error))}); run again when the storage is available."
         ) from None
-    if not newest or not retrain.max_age_days:
-        return newest
-    age = current_time() - _moment_of(newest)
-    return f"{newest}, too old" if age >= timedelta(days=retrain.max_age_days) else newest
+    if last is None:
+        return ""
+    is_old = retrain.max_age_days and current_time() - last.moment >= timedelta(days=retrain.max_age_days)
+    state = short_fingerprint(format_record(last))
+    return f"{state}{', rolled back' if rolled_back else ''}{', too old' if is_old else ''}"
 
 
 def _record_names(records: str, pipeline: str) -> list[str]:

@@ -44,7 +44,7 @@ def run_command(
     Steps that have not changed since the last run in the same workspace are cached.
     """
     from detloom.pipelines.init.write_run_file import InitOptions, read_run_source
-    from detloom.pipelines.local.run_local import run_locally
+    from detloom.pipelines.local.run_local import run_locally, warnings_of
 
     options = InitOptions(quality=quality, seconds=budget, data_format=data_format)
     new_settings = options if options != InitOptions() else None
@@ -52,10 +52,9 @@ def run_command(
     if explain:
         from detloom.pipelines.local.console import show_log
         from detloom.pipelines.local.explain import explain_run, format_explanations
-        from detloom.schemas.model.config_checks import warnings_before_run
 
         show_log()
-        for warning in warnings_before_run(read.config):
+        for warning in warnings_of(read):
             _LOGGER.warning("%s", warning)
         click.echo(format_explanations(explain_run(read)))
     else:

@@ -11,7 +11,7 @@ from tfx.dsl.placeholder.placeholder import logical_not
 
 from detloom.components.fingerprints import source_fingerprint
 from detloom.components.notifier.component import Notifier, NotifierParams
-from detloom.components.properties import arguments_of
+from detloom.components.properties import DECISION_KEY, arguments_of
 from detloom.components.resolvers.strategies import build_previous_report_resolver
 from detloom.components.retrain.component import RetrainDecision, TrainingRecord, training_wanted
 from detloom.components.retrain.training_record import records_state
@@ -124,6 +124,9 @@ def _build_training(
     tuner = build_tuner(run, examples, place) if run.tuner else None
     warm_start = build_warm_start(run, place)
     trainer = build_trainer(run, examples, tuner, warm_start, place)
+    for node in (trainer, tuner) if decision is not None else ():
+        if node is not None:  # its executor is that of reuse.py
+            node.spec.inputs[DECISION_KEY] = decision.outputs[DECISION_KEY]
     (tuner or trainer).add_upstream_nodes(checks)
     baseline = build_baseline(run, trainer.outputs["model"], place)
     evaluator = build_evaluator(run, examples, report, trainer, baseline)
@@ -139,6 +142,7 @@ def _build_training(
             decision.outputs["decision"],
             trainer.outputs["model"],
             blessing,
+            trainer.outputs["model_run"],
             **_retrain_arguments(run),
             nonce=nonce(place),
         )

@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tfx.components.trainer import executor as trainer_executor
-from tfx.components.tuner import executor as tuner_executor
 from tfx.dsl.components.base.base_node import BaseNode
 from tfx.dsl.components.base.executor_spec import ExecutorClassSpec
 from tfx.types.artifact import Artifact
 
 from detloom.components.model_card import component as model_card_component
+from detloom.components.retrain.reuse import ReusingTrainer, ReusingTuner
 from detloom.components.storage.local_copy import copy_folder, local_output
 from detloom.components.storage.storage import is_address, open_storage
 
@@ -28,11 +27,11 @@ class _OnLocalCopies:
             super().Do(input_dict, output_dict, exec_properties)  # type: ignore[misc]
 
 
-class TrainerOnLocalCopies(_OnLocalCopies, trainer_executor.GenericExecutor):
+class TrainerOnLocalCopies(_OnLocalCopies, ReusingTrainer):
     """TFX's Trainer."""
 
 
-class TunerOnLocalCopies(_OnLocalCopies, tuner_executor.Executor):
+class TunerOnLocalCopies(_OnLocalCopies, ReusingTuner):
     """TFX's Tuner."""
 
 

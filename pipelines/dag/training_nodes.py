@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from tfx import v1 as tfx
 from tfx.dsl.components.base.base_component import BaseComponent
+from tfx.dsl.components.base.base_executor import BaseExecutor
 from tfx.dsl.components.base.base_node import BaseNode
 from tfx.dsl.components.base.executor_spec import ExecutorClassSpec
 from tfx.types.channel import BaseChannel
@@ -20,6 +21,7 @@ from detloom.components.properties import CODE_FINGERPRINT
 from detloom.components.pusher.component import DetectionPusher
 from detloom.components.resolvers.production_model import ProductionModel
 from detloom.components.resolvers.strategies import BASELINE_NODE, WARM_START_NODE, build_production_resolver
+from detloom.components.retrain.reuse import ReusingTrainer, ReusingTuner
 from detloom.pipelines.dag.data_nodes import EVAL, TEST, TRAIN
 from detloom.schemas.model.config import TrainEvalConfig
 from detloom.schemas.model.strategy import Strategy
@@ -51,7 +53,7 @@ def build_tuner(run: RunFile, examples: BaseChannel, place: Place) -> tfx.compon
             **job,
         },
     )
-    return _in_custom_job(tuner, "TunerExecutor") if job else tuner
+    return _with_executor(tuner, ReusingTuner, "TunerExecutor" if job else "")
 
 
 def build_warm_start(run: RunFile, place: Place) -> BaseNode | None:
@@ -79,7 +81,7 @@ def build_trainer(
             **job,
         },
     )
-    return _in_custom_job(trainer, "TrainerExecutor") if job else trainer
+    return _with_executor(trainer, ReusingTrainer, "TrainerExecutor" if job else "")
 
 
 def build_baseline(run: RunFile, candidate: BaseChannel, place: Place) -> BaseNode:
@@ -158,6 +160,7 @@ def training_hash(run: RunFile) -> str:
         "export": to_canonical_json(run.export),
         "evaluator": to_canonical_json(run.evaluator),
         "gates": to_canonical_json(run.gates),
+        "push.allow_class_change": run.push.allow_class_change,
     }
     hashes = {name: hashlib.sha256(text.encode()).hexdigest()[:16] for name, text in parts.items()}
     return json.dumps(hashes)
@@ -181,13 +184,16 @@ def _custom_job(run: RunFile, place: Place, node_id: str) -> dict[str, Any]:
     return custom_job_config(run, node_id)
 
 
-def _in_custom_job(node: _Node, executor: str) -> _Node:
-    """Set the executor that starts a custom job of Vertex AI."""
+def _with_executor(node: _Node, executor: type[BaseExecutor], in_custom_job: str) -> _Node:
+    """Set the executor, or by its name the one that starts a custom job of Vertex AI."""
+    if not in_custom_job:
+        node.executor_spec = ExecutorClassSpec(executor)
+        return node
     from detloom.pipelines.dag import (
         vertex_training_job as training_job,  # imported here: needs google-cloud-aiplatform
     )
 
-    node.executor_spec = ExecutorClassSpec(getattr(training_job, executor))
+    node.executor_spec = ExecutorClassSpec(getattr(training_job, in_custom_job))
     return node
 
 

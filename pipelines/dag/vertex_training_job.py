@@ -38,6 +38,7 @@ from tfx.types.artifact import Artifact
 from tfx.utils import import_utils, json_utils, name_utils
 
 from detloom.components.fingerprints import check_code
+from detloom.components.retrain.reuse import Reusing
 from detloom.pipelines.dag.vertex_training import CODE_VARIABLE
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import redact
@@ -79,7 +80,7 @@ class _JobClient(VertexJobClient):
         )
 
 
-class TrainerExecutor(BaseExecutor):
+class _JobExecutor(BaseExecutor):
     """An executor that runs the stock Trainer's executor in the job of `custom_config` and waits until it ends."""
 
     in_the_job: type[BaseExecutor] = GenericExecutor
@@ -101,6 +102,10 @@ class TrainerExecutor(BaseExecutor):
             job = _wait(client)
         if client.get_job_state(job) in client.JOB_STATES_FAILED:
             raise RuntimeError(f"{client.get_job_name()}: ended as {job.state.name}: {job.error.message}")
+
+
+class TrainerExecutor(Reusing, _JobExecutor):
+    """Starts no job if the decision names a model that is reused."""
 
 
 class TunerExecutor(TrainerExecutor):

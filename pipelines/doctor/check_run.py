@@ -59,7 +59,11 @@ def check_data_sample(run: RunFile) -> Iterator[CheckResult]:
     if run.data.path == EMBEDDED_DIGITS or is_in_container(run, run.data.path):
         return
     from detloom.components.example_gen.params import ExampleGenParams
+    from detloom.components.example_gen.skipped_spans import describe_skipped_spans
 
+    if skipped := describe_skipped_spans(run.data.path):
+        detail, _, next_step = skipped.partition(". ")
+        yield CheckResult(name="data", status="warning", detail=detail, next_step=next_step.rstrip("."))
     params = ExampleGenParams.from_run_file(run.data, run.checks.near_duplicates.max_distance)
     arguments = (run.data.path, json.dumps(params.to_properties()), str(_SAMPLE_RECORDS))
     try:

@@ -59,7 +59,7 @@ def run_locally(run: RunFile, *, verbose: bool = False) -> str:
             if run.pipeline_root:  # an unfinished training run needs a folder
                 os.environ.setdefault(TRAINING_DIR_VARIABLE, str(Path(run.workspace) / UNFINISHED_DIR))
             before, started = find_latest_run(metadata_file), time.monotonic()
-            for warning in warnings_before_run(run.config):
+            for warning in warnings_of(run):
                 _LOGGER.warning("%s", warning)
             with own_temporary_folder():
                 run_with_retries(prepare_data(run), nodes, check_held)
@@ -72,6 +72,13 @@ def run_locally(run: RunFile, *, verbose: bool = False) -> str:
         if find_preemption(error) is None:
             notify_failed_run(run, nodes.current, error)
         raise
+
+
+def warnings_of(run: RunFile) -> list[str]:
+    """Return what a user should know before a run: settings without effect, and spans that are not read."""
+    from detloom.components.example_gen.skipped_spans import describe_skipped_spans
+
+    return [*warnings_before_run(run.config), *filter(None, [describe_skipped_spans(run.data.path)])]
 
 
 def check_runs_here(run: RunFile) -> None:

@@ -1,7 +1,6 @@
 """Summarize a finished run as text from ML Metadata and the artifacts."""
 
 import posixpath
-import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,17 @@ from detloom.components.properties import (
     PUSHED_PROPERTY,
     PUSHED_VERSION_PROPERTY,
     REASON_PROPERTY,
+    REUSED_PROPERTY,
 )
 from detloom.components.pusher.endpoint import is_endpoint
-from detloom.components.pusher.push import list_versions
-from detloom.components.storage.storage import is_address, open_storage
+from detloom.components.pusher.push import format_push_command, list_versions
+from detloom.components.pusher.versions import LABEL_MAP_PATH, find_class_change, open_destination
+from detloom.components.storage.local_copy import local_folder
+from detloom.components.storage.storage import open_storage
 from detloom.pipelines.lineage.metadata_file import METADATA_FILE
 from detloom.pipelines.lineage.store import open_store
 from detloom.pipelines.local.console import format_next, format_table
+from detloom.schemas.contracts.detections import SERVING_FOLDER
 from detloom.schemas.contracts.rejects import REJECTS_FILE, REPORT_FILE
 from detloom.schemas.reading.format_duration import format_duration
 from detloom.schemas.run_file.model_card import CARD_PAGE
@@ -138,8 +141,9 @@ def _format_push(nodes: dict[str, NodeRun], push_to: str) -> str:
     if is_endpoint(push_to):
         return ""
     model, card = nodes["Trainer"].address("model"), nodes["ModelCard"].address("model_card")
-    with_card = [] if is_address(card) else ["--card", card]
-    command = shlex.join(["detloom", "push", model, "--to", push_to, *with_card, "--reason", "..."])
+    with local_folder(nodes["Trainer"].address("model", SERVING_FOLDER), lambda name: name == LABEL_MAP_PATH) as folder:
+        has_other_classes = bool(find_class_change(open_destination(push_to), folder, "none"))
+    command = format_push_command(model, push_to, card, allow_class_change=has_other_classes)
     return f"\nTo push it nevertheless, with your reason: {command}"
 
 
@@ -149,7 +153,7 @@ def _training_rows(nodes: dict[str, NodeRun]) -> _Rows:
         return []
     reason = nodes["RetrainDecision"].outputs[DECISION_KEY].custom_properties[REASON_PROPERTY].string_value
     head, _, rest = reason.partition(": ")
-    return [("training", f"skipped: {rest}" if head.endswith("skipped") else rest)]
+    return [("training", rest if head == "Training" else f"{head.removeprefix('Training is ')}: {rest}")]
 
 
 def _model_rows(nodes: dict[str, NodeRun], push_to: str) -> _Rows:
@@ -170,8 +174,11 @@ _NEVER_CACHED = ("PreviousReportResolver", "WarmStartResolver", "BaselineResolve
 
 def _cache_rows(nodes: dict[str, NodeRun]) -> _Rows:
     """Summarize the cached nodes. Resolvers, Pusher and Notifier always run; a push counts if it made a version."""
-    cached = [name for name, node in nodes.items() if node.is_cached]
-    ran = [name for name, node in nodes.items() if not node.is_cached and name not in _NEVER_CACHED]
+    decision = nodes["RetrainDecision"].outputs[DECISION_KEY] if "RetrainDecision" in nodes else None
+    is_reused = decision is not None and bool(decision.custom_properties[REUSED_PROPERTY].string_value)
+    reused = [name for name in ("Tuner", "Trainer") if is_reused and name in nodes]
+    cached = [name for name, node in nodes.items() if node.is_cached or name in reused]
+    ran = [name for name, node in nodes.items() if name not in cached and name not in _NEVER_CACHED]
     if nodes["Pusher"].outputs["pushed_model"].custom_properties[PUSHED_IS_NEW_PROPERTY].int_value:
         ran.append("Pusher")
     if not ran:

@@ -36,7 +36,7 @@ class TrainerSettings:
     """Devices on which training runs; the environment variable DETLOOM_STRATEGY overrides this setting."""
     warm_start: Literal["none", "production"] = "none"
     """`production` starts from the model that serves now, if there is one, instead of `train.fine_tune_checkpoint`.
-    Every run then trains, even if nothing else has changed, because the initial weights differ."""
+    Without `retrain`, every run then trains, even if nothing else has changed, because the initial weights differ."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,15 +20,20 @@ RED_GREEN = LabelMap.from_names(["red", "green"])
 class TinyDetector(tf.Module):
     """Detector of colours; `shift` moves boxes down by a share of the image, `score_factor` scales scores.
 
-    With `has_shapes` it also returns masks of 3 x 5 cells, which fill the boxes, and as keypoints the upper left and
-    lower right corners of red boxes.
+    Areas have the ids of "red" and "green" in the label map, else 1 and 2. With `has_shapes` it also returns masks of
+    3 x 5 cells, which fill the boxes, and as keypoints the upper left and lower right corners of red boxes.
     """
 
     def __init__(
-        self, label_map_path: str, shift: float = 0.0, score_factor: float = 1.0, has_shapes: bool = False
+        self,
+        label_map_path: str,
+        shift: float = 0.0,
+        score_factor: float = 1.0,
+        has_shapes: bool = False,
+        class_ids: tuple[int, int] = (1, 2),
     ) -> None:
         super().__init__()
-        self.has_shapes = has_shapes
+        self.has_shapes, self.class_ids = has_shapes, tuple(map(float, class_ids))
         self.label_map = tf.saved_model.Asset(label_map_path)
         self.shift, self.score_factor = tf.Variable(shift), score_factor
 
@@ -51,7 +56,7 @@ class TinyDetector(tf.Module):
         mask = tf.cast(tf.gather(found, order), tf.float32)
         boxes = tf.clip_by_value(tf.gather(tf.stack(boxes), order), 0.0, 1.0) * mask[:, None]
         scores = tf.gather(tf.constant([0.9, 0.8]) * self.score_factor, order) * mask
-        class_ids = tf.gather(tf.constant([1.0, 2.0]), order) * mask
+        class_ids = tf.gather(tf.constant(self.class_ids), order) * mask
         return boxes, scores, class_ids, tf.reduce_sum(mask)
 
     def _detect(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -94,7 +99,9 @@ def _trace_detector(label_map: LabelMap, score_factor: float, has_shapes: bool) 
     # `save` copies the label map into assets/ under its own name.
     label_map_path = Path(tempfile.mkdtemp(dir=_ASSETS.name)) / names.ASSET_LABEL_MAP
     write_label_map(label_map_path, label_map)
-    return TinyDetector(str(label_map_path), 0.0, score_factor, has_shapes)
+    ids = {name: class_id for class_id, name in label_map.names_by_id}
+    class_ids = (ids.get("red", 1), ids.get("green", 2))
+    return TinyDetector(str(label_map_path), 0.0, score_factor, has_shapes, class_ids)
 
 
 def write_tiny_detector(

@@ -15,6 +15,7 @@ from detloom.components.pusher.manifest import build_manifest
 from detloom.components.pusher.push import push_model, roll_back
 from detloom.components.retrain import component, training_record
 from detloom.components.retrain.component import DecisionExecutor, RecordExecutor, RetrainParams
+from detloom.components.retrain.reuse import ReusingTrainer, ReusingTuner
 from detloom.components.retrain.training_record import read_last_record
 from detloom.schemas.run_file.data_checks import DataChecks, ShareCheck
 from detloom.schemas.run_file.schedule import Retrain
@@ -106,34 +107,50 @@ def test_recorded_data_cause_no_further_training(inputs, params, tmp_path, is_bl
     assert "no new span since span 12" in second.get_string_custom_property("reason")
 
 
-def test_data_of_a_model_that_was_rolled_back_cause_another_training(inputs, params, tmp_path):
-    def push(folder):
-        push_model(folder, params.production, check=lambda copy: None)
+@pytest.mark.parametrize("place", ["folder", "endpoint"])
+def test_after_a_rollback_the_same_data_cause_no_training_and_changed_data_do(inputs, params, tmp_path, vertex, place):
+    record(inputs, params, tmp_path / "record", decide(inputs, params, tmp_path / "first"), is_blessed=True)
+    model = tmp_path / "model" / "Format-Serving"
+    if place == "folder":
+        (tmp_path / "earlier").mkdir()
+        (tmp_path / "earlier" / "saved_model.pb").write_bytes(b"earlier")
+        for folder in (tmp_path / "earlier", model):
+            push_model(folder, params.production, check=lambda copy: None)
+        roll_back(params.production, reason="worse", check=lambda copy: None)
+    else:
+        params = replace(params, production="vertex://my-project/us-central1/cells")
+        vertex.deploy(vertex.upload(), 100)
+        vertex.deploy(trained := vertex.upload(), 100)
+        label_model(params.production, trained, build_manifest(model).identity)
+        vertex.traffic = {"0": 100, "1": 0}
 
     def decision(name):
         return decide(inputs, params, tmp_path / name).get_int_custom_property("train")
 
-    (tmp_path / "earlier").mkdir()
-    (tmp_path / "earlier" / "saved_model.pb").write_bytes(b"earlier")
-    push(tmp_path / "earlier")
-    record(inputs, params, tmp_path / "record", decide(inputs, params, tmp_path / "first"), is_blessed=True)
-    push(tmp_path / "model" / "Format-Serving")
     assert decision("second") == 0
-    roll_back(params.production, reason="worse", check=lambda copy: None)
+    inputs["examples"][0].set_string_custom_property("input_fingerprint", "labels were corrected")
     assert decision("third") == 1
-    push(tmp_path / "model" / "Format-Serving")  # by hand: it is good after all
-    assert decision("fourth") == 0
+    if place == "folder":
+        push_model(model, params.production, check=lambda copy: None)  # by hand: it is good after all
+        assert decision("fourth") == 0
 
 
-def test_data_of_a_model_that_was_rolled_back_at_an_endpoint_cause_another_training(inputs, params, tmp_path, vertex):
-    params = replace(params, production="vertex://my-project/us-central1/cells")
-    record(inputs, params, tmp_path / "record", decide(inputs, params, tmp_path / "first"), is_blessed=True)
-    vertex.deploy(vertex.upload(), 100)
-    vertex.deploy(trained := vertex.upload(), 100)
-    label_model(params.production, trained, build_manifest(tmp_path / "model" / "Format-Serving").identity)
-    assert decide(inputs, params, tmp_path / "second").get_int_custom_property("train") == 0
-    vertex.traffic = {"0": 100, "1": 0}
-    assert decide(inputs, params, tmp_path / "third").get_int_custom_property("train") == 1
+def test_after_a_gate_changed_the_trainer_copies_the_last_model_and_its_record_is_replaced(inputs, params, tmp_path):
+    record(inputs, params, tmp_path / "record", decide(inputs, params, tmp_path / "first"), is_blessed=False)
+    before = read_last_record(str(tmp_path / "records"), "cells")
+    params = replace(params, config_hash='{"gates": "c1"}')
+    decision = decide(inputs, params, tmp_path / "second")
+    assert decision.get_int_custom_property("train") == 1
+    model, hyperparameters = standard_artifacts.Model(), standard_artifacts.HyperParameters()
+    model.uri, hyperparameters.uri = str(tmp_path / "copy"), str(tmp_path / "nothing")
+    ReusingTrainer().Do({"decision": [decision]}, {"model": [model]}, {})
+    ReusingTuner().Do({"decision": [decision]}, {"best_hyperparameters": [hyperparameters]}, {})
+    assert (tmp_path / "copy/Format-Serving/saved_model.pb").read_bytes() == b"graph"
+    record(inputs, params, tmp_path / "record", decision, is_blessed=True)
+    after = read_last_record(str(tmp_path / "records"), "cells")
+    assert after == replace(before, outcome="blessed", config_hash=params.config_hash)
+    assert len(list((tmp_path / "records/training_records/cells").iterdir())) == 1
+    assert decide(inputs, params, tmp_path / "third").get_int_custom_property("train") == 0
 
 
 def test_a_record_that_cannot_be_written_fails_the_node(inputs, params, tmp_path):
@@ -159,11 +176,11 @@ def test_a_record_after_the_clock_was_moved_back_is_the_newest(inputs, params, t
     def record_on(day, config_hash):
         moment = datetime(2026, 3, day, tzinfo=timezone.utc)
         monkeypatch.setattr(training_record, "current_time", lambda: moment)
-        changed = replace(params, config_hash=f'{{"gates": "{config_hash}"}}')
+        changed = replace(params, config_hash=f'{{"tuner": "{config_hash}"}}')
         record(inputs, changed, tmp_path / "record", decide(inputs, changed, tmp_path / "decision"), is_blessed=True)
         return read_last_record(str(tmp_path / "records"), "cells")
 
     assert record_on(9, "c0").time == "2026-03-09T00:00:00+00:00"
     found = record_on(2, "c1")
-    assert (found.config_hash, found.time) == ('{"gates": "c1"}', "2026-03-09T00:00:00.000001+00:00")
+    assert (found.config_hash, found.time) == ('{"tuner": "c1"}', "2026-03-09T00:00:00.000001+00:00")
     assert record_on(10, "c2").time == "2026-03-10T00:00:00+00:00"

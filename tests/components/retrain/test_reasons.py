@@ -15,11 +15,24 @@ def ask(make_report, make_training):
     """Decide for data equal to those of the last training run except for the given changes; return the sentence."""
 
     def ask(
-        settings=ALL, *, last=None, span=12, version=None, config_hash='{"gates": "c0"}', checks=None, now=NOW, **report
+        settings=ALL,
+        *,
+        last=None,
+        span=12,
+        version=None,
+        config_hash='{"gates": "c0"}',
+        checks=None,
+        now=NOW,
+        fingerprint="",
+        is_rolled_back=False,
+        has_model=True,
+        **report,
     ):
-        data = DataNow(span=span, version=version, report=make_report(**report))
-        decision = decide(settings, checks or DataChecks(), "train", data, config_hash, last or make_training(), now)
+        data = DataNow(span=span, version=version, report=make_report(**report), fingerprint=fingerprint)
+        last, state = last or make_training(), {"is_rolled_back": is_rolled_back, "has_model": has_model}
+        decision = decide(settings, checks or DataChecks(), "train", data, config_hash, last, now, **state)
         assert decision.train == (not decision.sentence.startswith("Training is skipped: "))
+        assert decision.reuse == decision.sentence.startswith("Training is not repeated: ")
         return decision.sentence
 
     return ask
@@ -111,13 +124,33 @@ def test_age_causes_training_from_the_limit_on(ask, day, second, sentence):
 @pytest.mark.parametrize(
     ("before", "now", "changed"),
     [
-        ('{"gates": "g0", "tuner": "t0"}', '{"gates": "g1", "tuner": "t0"}', "gates"),
-        ('{"gates": "g0"}', '{"gates": "g1", "code of the Trainer": "t0"}', "gates, code of the Trainer"),
+        ('{"gates": "g0", "tuner": "t0"}', '{"gates": "g0", "tuner": "t1"}', "tuner"),
+        ('{"gates": "g0"}', '{"gates": "g1", "code of the Trainer": "t0"}', "code of the Trainer, gates"),
     ],
 )
 def test_changed_settings_or_code_always_cause_training_and_are_named(ask, make_training, before, now, changed):
     found = ask(Retrain(max_age_days=30), config_hash=now, last=make_training(config_hash=before))
     assert found == f"Training: {changed} changed after the last training run (2026-03-01)."
+
+
+@pytest.mark.parametrize("part", ["gates", "evaluator", "push.allow_class_change"])
+def test_what_decides_about_a_model_evaluates_the_existing_one_again_and_trains_none(ask, make_training, part):
+    last, now = make_training(config_hash=f'{{"{part}": "0"}}'), f'{{"{part}": "1"}}'
+    text = f"{part} changed after the last training run (2026-03-01)"
+    assert ask(last=last, config_hash=now) == f"Training is not repeated: {text}, so its model is evaluated again."
+    assert ask(last=last, config_hash=now, span=13) == "Training: span 13 is new."
+    gone = ask(last=last, config_hash=now, has_model=False)
+    assert gone.startswith("Training is skipped: ")
+    assert f"{text}, but its model no longer exists" in gone
+    last = make_training(config_hash=f'{{"{part}": "0"}}', boxes_by_class={"cat": 100})
+    assert "but the classes of the data have changed" in ask(Retrain(new_span=True), last=last, config_hash=now)
+
+
+@pytest.mark.parametrize(("fingerprint", "is_training"), [("", False), ("other", True)])
+def test_after_a_rollback_only_other_data_cause_training(ask, fingerprint, is_training):
+    sentence = ask(is_rolled_back=True, fingerprint=fingerprint)
+    assert sentence.startswith("Training: the data have changed, and the model") == is_training
+    assert "the model of the last training run was rolled back" in sentence
 
 
 def test_a_refused_training_run_counts_as_finished(ask, make_training):
