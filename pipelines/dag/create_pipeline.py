@@ -8,7 +8,9 @@ from tfx.dsl.components.base.base_beam_component import BaseBeamComponent
 from tfx.dsl.components.base.base_component import BaseComponent
 from tfx.dsl.components.base.base_node import BaseNode
 from tfx.dsl.placeholder.placeholder import logical_not
+from tfx.types.component_spec import ChannelParameter
 
+from detloom.components import artifact_types
 from detloom.components.fingerprints import source_fingerprint
 from detloom.components.notifier.component import Notifier, NotifierParams
 from detloom.components.properties import DECISION_KEY, arguments_of
@@ -125,7 +127,8 @@ def _build_training(
     warm_start = build_warm_start(run, place)
     trainer = build_trainer(run, examples, tuner, warm_start, place)
     for node in (trainer, tuner) if decision is not None else ():
-        if node is not None:  # its executor is that of reuse.py
+        if node is not None:  # the executors in reuse.py read the decision
+            node.spec.INPUTS = {**node.spec.INPUTS, DECISION_KEY: ChannelParameter(type=artifact_types.RetrainDecision)}
             node.spec.inputs[DECISION_KEY] = decision.outputs[DECISION_KEY]
     (tuner or trainer).add_upstream_nodes(checks)
     baseline = build_baseline(run, trainer.outputs["model"], place)
