@@ -126,8 +126,8 @@ def _build_training(
     tuner = build_tuner(run, examples, place) if run.tuner else None
     warm_start = build_warm_start(run, place)
     trainer = build_trainer(run, examples, tuner, warm_start, place)
-    for node in (trainer, tuner) if decision is not None else ():
-        if node is not None:  # the executors in reuse.py read the decision
+    if decision is not None:  # the executors in reuse.py read it
+        for node in filter(None, (trainer, tuner)):
             node.spec.INPUTS = {**node.spec.INPUTS, DECISION_KEY: ChannelParameter(type=artifact_types.RetrainDecision)}
             node.spec.inputs[DECISION_KEY] = decision.outputs[DECISION_KEY]
     (tuner or trainer).add_upstream_nodes(checks)

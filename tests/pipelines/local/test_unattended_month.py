@@ -110,11 +110,11 @@ MONTH = {
         reason="no new span since span 6",
         warning="spans/7: newer, but without files",
     ),
-    "worse model": trained(8, "refused", "Not blessed: AP ", THREE, labels_below=16),
+    "worse model": trained(8, "refused", "Not blessed: AP", THREE, labels_below=16),
     "gate loosened": Day(
         edit=("floors: [{metric: AP50, min: 0.5}], ", "no_floor_reason: It is only a test., "),
         outcome="refused",
-        reason="Not blessed: AP ",
+        reason="Not blessed: AP",
     ),
     "gate loosened more": Day(edit=("min_ap_change: 0.0", "min_ap_change: -1.0"), outcome="pushed"),
     "last day": Day(outcome="skipped", reason="no new span since span 8"),
