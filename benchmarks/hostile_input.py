@@ -30,8 +30,8 @@ INGEST = "ingest --input ROOT --output OUT --splits train= --max-reject-fraction
 
 
 def repeat(part: str) -> str:
-    part, size = part.replace("DIGITS", "1" * 4300), len(part) + 4 * ("#" in part)
-    return "".join(part.replace("#", str(number)) for number in range(NUM_BYTES // size))[:NUM_BYTES]
+    part = part.replace("DIGITS", "1" * 4300)
+    return "".join(part.replace("#", str(each)) for each in range(NUM_BYTES // (len(part) + 4 * ("#" in part))))
 
 
 def encode(side: int, image_format: str = "JPEG", **options: bool) -> bytes:

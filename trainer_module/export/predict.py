@@ -151,7 +151,7 @@ def detections_of(rows: Rows, image_id: int) -> ImageDetections:
 
 
 def check_outputs(
-    outputs: Mapping[str, npt.NDArray[Any]], specification: Mapping[str, names.Output], sizes: Mapping[str, int]
+    outputs: Mapping[str, npt.NDArray[Any]], specification: Mapping[str, names.Output], sizes: Mapping[str | int, int]
 ) -> None:
     """Check type and shape of the outputs for a batch, and the number of detections.
 
@@ -161,7 +161,7 @@ def check_outputs(
     Raises:
         ValueError: with the output, what it is and what is allowed.
     """
-    known: dict[str | int, int] = {**sizes}
+    known = dict(sizes)
     for name in filter(outputs.__contains__, specification):
         value, shape = outputs[name], specification[name].shape
         fits = value.dtype.kind in "fiu" and value.ndim == len(shape)
@@ -309,6 +309,7 @@ def check_signature(model_dir: str, signature: str) -> None:
 def _find_other_type(definition: Any, signature: str) -> str:
     """Return the first input or output with another type or number of dimensions than the contract; "" if none has."""
     known = [name for name in names.OUTPUTS if name in definition.outputs]
+    checks: list[tuple[str, Any, tuple[str | int, ...], str, tuple[tf.DType, ...]]]
     checks = [(name, definition.outputs[name], names.OUTPUTS[name].shape, "numbers", _NUMBERS) for name in known]
     if signature != names.SIGNATURE_IMAGES:
         checks += [(name, info, ("B",), "text", (tf.string,)) for name, info in definition.inputs.items()]
