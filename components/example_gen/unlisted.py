@@ -56,10 +56,9 @@ def find_unlisted(database: sqlite3.Connection, job: IngestJob, found: Unlisted)
 
 def _note_files(database: sqlite3.Connection, job: IngestJob) -> None:
     """Fill a table with the files that records and rejects name, and with their folders, which end in a slash."""
-    database.create_function("folder_of", 1, lambda path: posixpath.join(posixpath.dirname(path), ""))
     database.execute("CREATE TABLE seen (path TEXT PRIMARY KEY) WITHOUT ROWID")
     for column in ("image_id", "label_path"):
-        for value in (column, f"folder_of({column})"):
+        for value in (column, f"rtrim({column}, replace({column}, '/', ''))"):
             database.execute(f"INSERT OR IGNORE INTO seen SELECT {value} FROM records")  # noqa: S608 - no data in it
     files = ((parse_reject(line).file,) for line in read_lines_of_files(job.staging, REJECTS_DIR))
     database.executemany("INSERT OR IGNORE INTO seen VALUES (?)", files)
@@ -79,7 +78,7 @@ def _search(database: sqlite3.Connection, job: IngestJob, subfolder: str, found:
             continue
         is_near = is_seen(posixpath.join(posixpath.dirname(path), ""))
         if path.lower().endswith(IMAGE_SUFFIXES):
-            if is_near and not (has_lists and index.find_label(path, suffix)):
+            if is_near and job.is_whole and not (has_lists and index.find_label(path, suffix)):
                 _add(found, prefix + path)
         elif job.data_format == "yolo" and path.lower().endswith(suffix) and (is_near or job.is_whole):
             num_boxes = _count_lines(folder, path)

@@ -12,7 +12,7 @@ from detloom.pipelines.doctor.check_result import Check, CheckResult, run_checks
 from detloom.pipelines.doctor.machine import check_folder, check_memory, check_tensorflow, check_tfx
 from detloom.pipelines.doctor.packages import check_packages
 from detloom.schemas.errors import InputError
-from detloom.schemas.reading.redact import redact
+from detloom.schemas.reading.redact import redact, show_address
 from detloom.schemas.run_file.data import EMBEDDED_DIGITS
 from detloom.schemas.run_file.push import is_remote
 from detloom.schemas.run_file.run_file import RunFile
@@ -83,18 +83,21 @@ def describe_sample(sample: dict[str, Any], max_reject_fraction: float) -> Check
     name = "data sample"
     if sample["error"]:
         next_step = "correct the data or the section data of the run file"
-        return CheckResult(name=name, status="error", detail=redact(sample["error"]), next_step=next_step)
+        return CheckResult(name=name, status="error", detail=show_address(sample["error"]), next_step=next_step)
     counts = [(sample[f"num_{what}"], sample[f"num_{what}_refused"], what) for what in ("records", "boxes")]
     shares = [num_refused / num_read for num_read, num_refused, _ in counts if num_read]
     refused = ", ".join(f"{num_refused} of {num_read} {what} refused" for num_read, num_refused, what in counts)
     detail = f"{sample['data_format']}: {refused}"
+    if not sample["num_boxes"] and sample["data_format"] != "images":
+        next_step = "correct the data; if they have no objects, set data.allow_no_objects"
+        return CheckResult(name=name, status="warning", detail=detail, expected="boxes", next_step=next_step)
     if max(shares, default=0.0) <= max_reject_fraction:
         return CheckResult(name=name, status="ok", detail=detail)
     reasons = ", ".join(f"{reason} {number}" for reason, number in sorted(sample["reasons"].items()))
     return CheckResult(
         name=name,
         status="error" if max(shares) == 1 else "warning",
-        detail=f"{detail} ({reasons}); the first is {redact(sample['first'])}",
+        detail=f"{detail} ({reasons}); the first is {show_address(sample['first'])}",
         expected=f"at most {max_reject_fraction:.0%} refused (data.max_reject_fraction)",
         next_step="correct the data; `detloom ingest` lists all refused records without a run",
     )

@@ -63,7 +63,7 @@ def test_the_output_is_that_of_a_local_folder_and_each_file_is_requested_once(
     downloads = downloads_from(bucket)
     # two lists, 22 annotations, one of them also to check the format, and the images of those that are valid
     assert len(downloads) == 2 + 22 + 1 + 21
-    assert len(bucket.requests) - len(downloads) < 20
+    assert len(bucket.requests) - len(downloads) < 25  # pages of listings, one of them of files that no record names
     local_files, remote_files = files_of(tmp_path / "local"), files_of(tmp_path / "remote")
     assert local_files.keys() == remote_files.keys()
     different = {name.name for name, content in local_files.items() if content != remote_files[name]}

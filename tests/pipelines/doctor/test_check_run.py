@@ -98,7 +98,7 @@ def test_only_paths_below_a_mount_are_in_containers(run, run_on_kubeflow, tmp_pa
     ("changes", "status", "detail"),
     [
         ({}, "ok", "voc: 0 of 40 records refused, 3 of 100 boxes refused"),
-        ({"num_boxes": 0, "num_boxes_refused": 0}, "ok", "voc: 0 of 40 records refused"),
+        ({"num_boxes": 0, "num_boxes_refused": 0}, "warning", "voc: 0 of 40 records refused"),
         *(
             ({"num_records_refused": num_refused, "reasons": {"missing_file": 9}}, status, detail)
             for num_refused, status, detail in (
@@ -107,7 +107,11 @@ def test_only_paths_below_a_mount_are_in_containers(run, run_on_kubeflow, tmp_pa
                 (40, "error", "file 9"),
             )
         ),
-        ({"error": "data: no format is recognised"}, "error", "data: no format is recognised"),
+        (
+            {"error": "data: no format is recognised " + "x" * 200},
+            "error",
+            "data: no format is recognised " + "x" * 200,
+        ),
     ],
 )
 def test_refused_records_are_a_warning_and_all_of_them_an_error(changes, status, detail):

@@ -89,6 +89,16 @@ def test_boxes_without_an_area_in_the_image_are_left_out(make_coco, box):
     assert np.isfinite(scan.boxes).all()
 
 
+def test_boxes_that_are_fractions_are_refused_as_by_a_run(make_coco):
+    folder = make_coco({"train": [1]})
+    path = folder / "annotations/train.json"
+    content = json.loads(path.read_text())
+    content["annotations"] = [{**annotation, "bbox": [0.1, 0.1, 0.5, 0.5]} for annotation in content["annotations"]]
+    path.write_text(json.dumps(content))
+    with pytest.raises(InputError, match="fractional_boxes"):
+        scan_data(str(folder))
+
+
 def test_images_without_labels_and_a_data_set_without_objects_are_refused(tmp_path, make_coco):
     with pytest.raises(InputError, match="no object whose image can be read"):
         scan_data(str(make_coco({"train": []})))
