@@ -4,24 +4,17 @@ The lists may be in any order, and the annotations of an image may be anywhere i
 once into groups by image (image_groups.py), in memory that does not grow with it.
 """
 
-import functools
 import itertools
 import re
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from detloom.components.example_gen.data_folder import DataFolder, join_inside
+from detloom.components.example_gen.data_folder import DataFolder, SourceError, join_inside, unreadable
 from detloom.components.example_gen.sources import layout
 from detloom.components.example_gen.sources.coco_files import find_files, find_images_dir
-from detloom.components.example_gen.sources.image_groups import (
-    BAD_OBJECT,
-    IMAGE,
-    OBJECT,
-    ImageGroups,
-    collect_objects,
-    read_payload,
-)
+from detloom.components.example_gen.sources.image_entries import ImageEntry, read_record
+from detloom.components.example_gen.sources.image_groups import IMAGE, OBJECT, ImageGroups, read_payload
 from detloom.components.example_gen.sources.json_stream import UnreadableElement, stream_lists
 from detloom.components.example_gen.sources.json_values import (
     MAX_TEXT_BYTES,
@@ -38,7 +31,6 @@ from detloom.components.example_gen.sources.source_record import (
     SourceClass,
     SourceItem,
     SourceObject,
-    SourceRecord,
 )
 from detloom.schemas.contracts.rejects import Reason, Reject
 from detloom.schemas.errors import InputError
@@ -46,6 +38,7 @@ from detloom.schemas.run_file.data import IngestSettings
 
 DESCRIPTION = "a JSON file with `images` and `annotations`, at the top, in annotations/ or in train/, valid/, test/"
 _MAX_CATEGORIES = 100_000
+_MAX_BYTES_PER_IMAGE = 256 * 2**20  # of its annotations, which may have masks
 _MAX_ID = 2**63 - 1  # largest value of an int64 feature
 
 
@@ -124,12 +117,10 @@ def _collect(
                     strays.add(_reject_stray(chunk, index, element))
                     continue
                 uses_zero = uses_zero or _category_id(element.get("category_id")) == 0
-                item = _read_annotation(element, settings)
-                if isinstance(item, SourceObject):
-                    groups.add(image_id, OBJECT, (index, tuple(item)))
-                else:
-                    reason, detail = item
-                    groups.add(image_id, BAD_OBJECT, (index, reason.value, f"annotations[{index}]: {detail}"))
+                try:
+                    groups.add(image_id, OBJECT, (index, *_read_annotation(element, settings)))
+                except SourceError as error:
+                    groups.add(image_id, OBJECT, (index, error.reason.value, error.detail))
             elif key == "images":
                 image_id = _id(element.get("id")) if isinstance(element, dict) else None
                 problem = _image_problem(element)
@@ -231,23 +222,23 @@ def _read_image(image: dict[str, Any], problem: str | None) -> tuple[str | None,
     return None, _with_slashes(image["file_name"]), height, width
 
 
-def _read_annotation(annotation: dict[str, Any], settings: IngestSettings) -> SourceObject | tuple[Reason, str]:
-    """Return the object, or the reason for rejecting it. Its class is the category id until all names are read."""
+def _read_annotation(annotation: dict[str, Any], settings: IngestSettings) -> SourceObject:
+    """Return the object, or raise a SourceError. The class is the category id until all names are read."""
     category_id = _category_id(annotation.get("category_id"))
     if category_id is None:
-        return Reason.UNKNOWN_CLASS, _unknown_category(annotation.get("category_id"))
+        raise _unknown_category(annotation.get("category_id"))
     bbox = annotation.get("bbox")
     numbers = [to_number(value) for value in bbox] if type(bbox) is list and len(bbox) == 4 else [None]
     if None in numbers:
-        return Reason.UNREADABLE_ANNOTATION, f"'bbox' must be four numbers, got {show(bbox)}"
+        raise unreadable(f"'bbox' must be four numbers, got {show(bbox)}")
     x, y, width, height = (number for number in numbers if number is not None)
     is_crowd = annotation.get("iscrowd")
     if is_crowd not in (None, 0, 1):  # false and true are equal to 0 and 1
-        return Reason.UNREADABLE_ANNOTATION, f"'iscrowd' must be 0 or 1, got {show(is_crowd)}"
+        raise unreadable(f"'iscrowd' must be 0 or 1, got {show(is_crowd)}")
     keypoints = annotation.get("keypoints") if settings.keypoints else None
     if keypoints is not None and (keypoints := _read_keypoints(keypoints)) is None:
         detail = f"'keypoints' must be triples of x, y and 0, 1 or 2, got {show(annotation['keypoints'])}"
-        return Reason.UNREADABLE_KEYPOINTS, detail
+        raise SourceError(Reason.UNREADABLE_KEYPOINTS, detail)
     return SourceObject(
         class_name=str(category_id),
         box_xyxy=(x, y, x + width, y + height),
@@ -294,15 +285,10 @@ class _Join:
                 yield self.chunk.reject_record(reason, image_id, f"images[{index}]: {problem}", num_boxes=num_boxes)
                 num_boxes = 0  # several images share them, so they count once
             return
-        collected = collect_objects(self.chunk, image_id, objects, functools.partial(self._read_object, image_id))
-        if isinstance(collected, Reject):
-            yield collected
-            return
-        found, rejects = collected
-        yield from rejects
         _, _, _, height, width = image
         declared_hw = (height, width) if height and width else None
-        yield SourceRecord(self.chunk.split, image_id, path, self.chunk.source, declared_hw, tuple(found))
+        entry = ImageEntry((), _read_marks(objects), self._read_object, declared_hw)
+        yield from read_record(self.chunk, image_id, path, entry)
 
     def _find_image(self, image_id: str, image: Sequence[Any], num_images: int) -> str | tuple[Reason, str]:
         """Return the image's path, or why it is rejected; of several images with one id, all are rejected."""
@@ -313,14 +299,26 @@ class _Join:
             return Reason.UNREADABLE_ANNOTATION, problem
         return join_inside(self.images_dir, file_name) or file_name
 
-    def _read_object(self, image_id: str, value: Any) -> Iterator[SourceObject | Reject]:
-        index, (category_id, *fields) = value
+    def _read_object(self, values: list[Any]) -> list[SourceObject]:
+        if len(values) == 2:
+            reason, detail = values
+            raise SourceError(Reason(reason), detail)
+        category_id, *fields = values
         name = self.class_names.get(int(category_id))
-        if name is not None:
-            yield SourceObject(name, *fields)
-        else:
-            detail = f"annotations[{index}]: {_unknown_category(int(category_id))}"
-            yield self.chunk.reject_box(Reason.UNKNOWN_CLASS, image_id, detail)
+        if name is None:
+            raise _unknown_category(int(category_id))
+        return [SourceObject(name, *fields)]
+
+
+def _read_marks(items: Iterator[tuple[int, bytes]]) -> Iterator[tuple[str, list[Any]]]:
+    """Yield place and values of the annotations of an image: the fields of the object, or reason and detail."""
+    num_bytes = 0
+    for _, payload in items:
+        num_bytes += len(payload)
+        index, *values = read_payload(payload)
+        if num_bytes > _MAX_BYTES_PER_IMAGE:
+            values = [Reason.TOO_MANY_BOXES.value, f"more than {_MAX_BYTES_PER_IMAGE} bytes"]
+        yield f"annotations[{index}]", values
 
 
 def _take_images(items: Iterator[tuple[int, bytes]]) -> tuple[Any, list[int], tuple[int, bytes] | None]:
@@ -345,8 +343,8 @@ def _reject_stray(chunk: Chunk, index: int, annotation: Any) -> Reject:
     return chunk.reject_box(Reason.UNKNOWN_IMAGE, "", detail)
 
 
-def _unknown_category(category_id: Any) -> str:
-    return f"category_id {show(category_id)} is not among the categories"
+def _unknown_category(category_id: Any) -> SourceError:
+    return SourceError(Reason.UNKNOWN_CLASS, f"category_id {show(category_id)} is not among the categories")
 
 
 def _id(value: Any) -> str | None:

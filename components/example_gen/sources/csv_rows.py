@@ -8,19 +8,19 @@ from detloom.components.example_gen.sources.json_values import show
 from detloom.schemas.errors import InputError
 
 Columns = tuple[tuple[str, ...], bool]  # names, and whether the first line of the file is a header
-MAX_LINE_BYTES = 8192  # a row of Open Images has 150
+MAX_LINE_BYTES = 1 << 17  # VIA has a polygon in one row; Python's csv reads at most this in one value
 
 
-def read_lines(file: BinaryIO, where: str, max_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, str | None]]:
+def read_lines(file: BinaryIO, where: str) -> Iterator[tuple[int, str | None]]:
     """Yield number and text of each remaining non-empty line; None for a line that is too long or not text.
 
     If the file has a header, it must have been read; numbers then continue at 2.
     """
     number = 1 if file.tell() else 0
     try:
-        while data := file.readline(max_bytes):
+        while data := file.readline(MAX_LINE_BYTES):
             number += 1
-            if len(data) == max_bytes and not data.endswith(b"\n"):
+            if len(data) == MAX_LINE_BYTES and not data.endswith(b"\n"):
                 while (data := file.readline(1 << 20)) and not data.endswith(b"\n"):
                     pass
                 yield number, None
@@ -46,11 +46,11 @@ def split_line(line: str) -> list[str] | None:
         return None
 
 
-def read_row(line: str | None, columns: Sequence[str], max_bytes: int = MAX_LINE_BYTES) -> dict[str, str] | str:
+def read_row(line: str | None, columns: Sequence[str]) -> dict[str, str] | str:
     """Return values by column, or an error text for the row."""
     values = split_line(line) if line is not None else None
     if values is None:
-        return f"must be UTF-8, shorter than {max_bytes} bytes, with paired quotes"
+        return f"must be UTF-8, shorter than {MAX_LINE_BYTES} bytes, with paired quotes"
     if len(values) != len(columns):
         return f"must have {len(columns)} values, got {len(values)}: {show(line)}"
     return dict(zip(columns, values, strict=True))

@@ -3,7 +3,7 @@
 import itertools
 import posixpath
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO, NamedTuple
 
@@ -27,7 +27,6 @@ from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.data import IngestSettings
 
 _MAX_FILES = 5  # files of a folder of which one must match; other formats have a file for each image
-_MAX_ROW_BYTES = 1 << 17  # VIA has a polygon in one row; Python's csv reads at most this in one value
 
 
 class ImageEntry(NamedTuple):
@@ -36,7 +35,8 @@ class ImageEntry(NamedTuple):
     Attributes:
         names: of the image, as the file writes it and in other forms that the image file may have.
         marks: place and value of each mark.
-        read_mark: returns the objects of a mark, or its kind if it is to be left out; raises a SourceError.
+        read_mark: returns the objects of a mark, or its kind if it is to be left out; raises a SourceError for an
+            invalid one, with the reason TOO_MANY_BOXES if the image is to be rejected.
     """
 
     names: tuple[str, ...]
@@ -116,18 +116,13 @@ class EntryFormat:
 
     def _read_rows(self, file: BinaryIO, where: str) -> Iterator[tuple[str, Any]]:
         """Yield the rows of each image; an error text instead of a row that has no image."""
-        lines = read_lines(file, where, _MAX_ROW_BYTES)
+        lines = read_lines(file, where)
         first = next(lines, (1, ""))
         columns, has_header = self.find_columns(first[1] or "") or ((), True)
         if not columns:
             raise InputError(f"{where}:1: got {show(first[1])}; looked for {self.DESCRIPTION}.")
         with ImageGroups() as groups:
-            for number, line in lines if has_header else itertools.chain([first], lines):
-                row = read_row(line, columns, _MAX_ROW_BYTES)
-                if isinstance(row, dict) and is_text(name := row["image"].strip()):
-                    groups.add(name, OBJECT, (f"line {number}", {**row, "image": name}))
-                else:
-                    yield f"line {number}", row if isinstance(row, str) else f"the image must be text, got {show(name)}"
+            yield from group_rows(lines if has_header else itertools.chain([first], lines), columns, groups)
             for name, items in groups.by_image():
                 yield "", ImageRows(name, (read_payload(payload) for _, payload in items))
 
@@ -145,30 +140,56 @@ class EntryFormat:
         return self.find_columns(first_line) is not None if path.lower().endswith(".csv") else self.is_json(head)
 
 
+def group_rows(
+    lines: Iterable[tuple[int, str | None]], columns: Sequence[str], groups: ImageGroups
+) -> Iterator[tuple[str, str]]:
+    """Add the rows of a CSV file to their images, each with its place; yield place and problem of the other rows."""
+    for number, line in lines:
+        place = f"line {number}"
+        row = read_row(line, columns)
+        if isinstance(row, str):
+            yield place, row
+            continue
+        name = row["image"].strip()
+        if is_text(name):
+            groups.add(name, OBJECT, (place, {**row, "image": name}))
+        else:
+            yield place, f"the image must be text, got {show(name)}"
+
+
 def read_record(chunk: Chunk, key: str, image_path: str, entry: ImageEntry, place: str = "") -> Iterator[SourceItem]:
     """Yield the record of an image and the rejects of its boxes, or the reject of the record."""
     objects: list[SourceObject] = []
     rejects: list[SourceItem] = []
     left_out: Counter[str] = Counter()
     marks = iter(entry.marks)
-    try:
-        for where, mark in marks:
-            try:
-                found = entry.read_mark(mark)
-            except SourceError as error:
-                rejects.append(chunk.reject_box(error.reason, key, f"{place}{where}: {error}"))
-                found = []
-            left_out.update([found] if isinstance(found, str) else [])
-            objects.extend(found if isinstance(found, list) else [])
-            if len(objects) + len(rejects) > MAX_OBJECTS_PER_IMAGE:
-                raise SourceError(Reason.TOO_MANY_BOXES, f"more than {MAX_OBJECTS_PER_IMAGE} boxes to hold in memory")
-    except SourceError as error:
-        num_boxes = len(objects) + len(rejects) + sum(1 for _ in marks)
-        yield chunk.reject_record(error.reason, key, f"{place} {error}", num_boxes=num_boxes)
-        return
+    is_too_large = False
+    for num_marks, (where, mark) in enumerate(marks, 1):
+        try:
+            found = entry.read_mark(mark)
+        except SourceError as error:
+            rejects.append(chunk.reject_box(error.reason, key, f"{place}{where}: {error}"))
+            found, is_too_large = [], error.reason is Reason.TOO_MANY_BOXES
+        if isinstance(found, str):
+            left_out[found] += 1
+        else:
+            objects += found
+        if is_too_large or len(objects) + len(rejects) > MAX_OBJECTS_PER_IMAGE:
+            num_boxes = num_marks + sum(1 for _ in marks)
+            detail = f"{place}{num_boxes} annotations, too many to hold in memory"
+            yield chunk.reject_record(Reason.TOO_MANY_BOXES, key, detail, num_boxes=num_boxes)
+            return
     yield from rejects
-    kinds, (declared_hw, is_relative) = tuple(left_out.items()), entry[3:]
-    yield SourceRecord(chunk.split, key, image_path, chunk.source, declared_hw, tuple(objects), is_relative, kinds)
+    yield SourceRecord(
+        split=chunk.split,
+        record_key=key,
+        image_path=image_path,
+        annotation_path=chunk.source,
+        declared_hw=entry.declared_hw,
+        objects=tuple(objects),
+        is_relative=entry.is_relative,
+        left_out=tuple(left_out.items()),
+    )
 
 
 def _find_path(folder: DataFolder, chunk: Chunk, images_dir: str, names: tuple[str, ...]) -> str:

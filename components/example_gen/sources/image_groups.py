@@ -8,12 +8,9 @@ import marshal
 import os
 import sqlite3
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
-
-from detloom.components.example_gen.sources.source_record import Chunk, SourceObject
-from detloom.schemas.contracts.rejects import Reason, Reject
 
 _BATCH = 10_000  # rows per insert into SQLite
 _BATCH_BYTES = 4 * 2**20  # or fewer rows with this size: payloads with masks reach megabytes
@@ -21,10 +18,9 @@ _CACHE_KIB = 32 * 1024  # SQLite's memory, including what it sorts before it wri
 
 # A record with more objects is rejected, because they are held in memory. Far above any limit of `max_boxes`.
 MAX_OBJECTS_PER_IMAGE = 100_000
-MAX_BYTES_PER_IMAGE = 256 * 2**20  # total size of their payloads (masks)
 
 # Kinds of items, in the order in which they are read back.
-IMAGE, OBJECT, BAD_OBJECT = 0, 1, 2
+IMAGE, OBJECT = 0, 1
 
 
 class ImageGroups:
@@ -58,7 +54,7 @@ class ImageGroups:
         self._database.close()
 
     def add(self, image: str, kind: int, value: Any) -> None:
-        """Store a tuple of plain values: of a `BAD_OBJECT` its number, the reason and the detail of the reject."""
+        """Store a plain value or a tuple of them."""
         payload = marshal.dumps(value)
         self._rows.append((image, kind, payload))
         self._num_bytes += len(payload) + len(image)
@@ -75,44 +71,16 @@ class ImageGroups:
         for image, items in itertools.groupby(rows, key=lambda row: row[0]):
             yield image, ((kind, payload) for _, kind, payload in items)
 
+    def some_images(self, number: int) -> list[str]:
+        """Return the names of at most this many images."""
+        self._flush()
+        rows = self._database.execute("SELECT DISTINCT image FROM items LIMIT ?", (number,))
+        return [image for (image,) in rows]
+
     def _flush(self) -> None:
         self._database.executemany("INSERT INTO items VALUES (?, ?, ?)", self._rows)
         self._rows.clear()
         self._num_bytes = 0
-
-
-def collect_objects(
-    chunk: Chunk,
-    image_id: str,
-    items: Iterator[tuple[int, bytes]],
-    read: Callable[[Any], Iterable[SourceObject | Reject]],
-) -> tuple[list[SourceObject], list[Reject]] | Reject:
-    """Return the objects and the rejected boxes of an image, or its reject if they are too many for the memory.
-
-    Args:
-        read: converts the values of an `OBJECT`.
-    """
-    objects: list[SourceObject] = []
-    rejects: list[Reject] = []
-    num_items = num_bytes = 0
-    for kind, payload in items:
-        num_items += 1
-        num_bytes += len(payload)
-        if len(objects) + len(rejects) >= MAX_OBJECTS_PER_IMAGE or num_bytes > MAX_BYTES_PER_IMAGE:
-            num_items += sum(1 for _ in items)
-            detail = f"{num_items} annotations with {num_bytes} bytes or more, too many to hold in memory"
-            return chunk.reject_record(Reason.TOO_MANY_BOXES, image_id, detail, num_boxes=num_items)
-        value = read_payload(payload)
-        if kind == BAD_OBJECT:
-            _, reason, detail = value
-            rejects.append(chunk.reject_box(Reason(reason), image_id, detail))
-            continue
-        for item in read(value):
-            if isinstance(item, SourceObject):
-                objects.append(item)
-            else:
-                rejects.append(item)
-    return objects, rejects
 
 
 def read_payload(payload: bytes) -> Any:

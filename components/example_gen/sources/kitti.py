@@ -12,8 +12,9 @@ A source is a list of stems (`ImageSets/train.txt`, or `train` for short) or a f
 import posixpath
 from collections.abc import Iterator
 
-from detloom.components.example_gen.data_folder import DataFolder, join_inside
-from detloom.components.example_gen.sources.json_values import show
+from detloom.components.example_gen.data_folder import DataFolder, join_inside, unreadable
+from detloom.components.example_gen.sources.image_entries import ImageEntry, read_record
+from detloom.components.example_gen.sources.json_values import is_text, show
 from detloom.components.example_gen.sources.layout import (
     find_image,
     find_split_word,
@@ -30,7 +31,6 @@ from detloom.components.example_gen.sources.source_record import (
     FormatEvidence,
     SourceItem,
     SourceObject,
-    SourceRecord,
     cut_into_chunks,
 )
 from detloom.schemas.contracts.rejects import Reason, Reject
@@ -42,7 +42,6 @@ LISTS_DIR = "ImageSets"
 DONT_CARE = "DontCare"
 _IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg")
 _NUM_COLUMNS = (15, 16)
-_MAX_LINE = 1 << 16  # characters; a valid line has about a hundred
 
 
 def detect(folder: DataFolder) -> FormatEvidence | None:
@@ -110,42 +109,26 @@ def read_chunk(folder: DataFolder, chunk: Chunk, settings: IngestSettings) -> It
         if not folder.is_file(image_path):
             image_path = find_image(folder, image_stem, _IMAGE_SUFFIXES) or image_stem + _IMAGE_SUFFIXES[0]
             suffix = posixpath.splitext(image_path)[1]
-        yield from _read_record(chunk, key, image_path, path, lines)
+        yield from read_record(Chunk(chunk.split, path), key, image_path, ImageEntry((), lines, _read_object))
 
 
-def _read_record(chunk: Chunk, key: str, image_path: str, path: str, lines: list[str]) -> Iterator[SourceItem]:
-    objects = []
-    num_left_out = 0
-    for number, line in enumerate(lines, 1):
-        columns = line.split() if len(line) <= _MAX_LINE else [line[:1]]
-        if not columns:
-            continue
-        item = _read_object(columns)
-        if item is None:
-            num_left_out += 1
-        elif isinstance(item, SourceObject):
-            objects.append(item)
-        else:
-            yield chunk.reject_box(Reason.UNREADABLE_ANNOTATION, key, f"line {number}: {item}", file=path)
-    left_out = ((DONT_CARE, num_left_out),) if num_left_out else ()
-    yield SourceRecord(chunk.split, key, image_path, path, None, tuple(objects), left_out=left_out)
-
-
-def _read_object(columns: list[str]) -> SourceObject | str | None:
-    """Return the object, an error text, or None for a region without labels."""
+def _read_object(line: str) -> list[SourceObject] | str:
+    """Return the object, or the kind of a region without labels."""
+    columns = line.split(maxsplit=_NUM_COLUMNS[1])  # few parts, however long the line is
     if len(columns) not in _NUM_COLUMNS:
-        return f"got {len(columns)} columns, allowed: {_NUM_COLUMNS[0]}, or {_NUM_COLUMNS[1]} with a score"
+        raise unreadable(f"got {len(columns)} columns, allowed: {_NUM_COLUMNS[0]}, or {_NUM_COLUMNS[1]} with a score")
     name = columns[0]
     if name == DONT_CARE:
-        return None
-    if "\0" in name:
-        return f"got the type {show(name)}, allowed: text"
+        return DONT_CARE
+    if not is_text(name):
+        raise unreadable(f"got the type {show(name)}, allowed: text")
     try:
         truncated = float(columns[1])
         xmin, ymin, xmax, ymax = map(float, columns[4:8])
     except ValueError:
-        return f"got {show(' '.join(columns[1:8]))}, allowed: numbers in columns 2 to 8"
-    return SourceObject(name, (xmin, ymin, xmax, ymax), truncated=truncated > 0)
+        got = show(" ".join(columns[1:8]))
+        raise unreadable(f"got {got}, allowed: numbers in columns 2 to 8") from None
+    return [SourceObject(name, (xmin, ymin, xmax, ymax), truncated=truncated > 0)]
 
 
 def _find_labels_dirs(folder: DataFolder, source: str) -> list[str]:

@@ -110,18 +110,17 @@ def _with_line_feeds(text: str) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 
-def read_label_lines(folder: DataFolder, chunk: Chunk, path: str, key: str) -> list[str] | Reject:
-    """Return the lines of the label file of one image, or the reject of its record."""
+def read_label_lines(folder: DataFolder, chunk: Chunk, path: str, key: str) -> list[tuple[str, str]] | Reject:
+    """Return place and text of each non-blank line of an image's label file, or the reject of its record."""
     try:
         text = _with_line_feeds(folder.read_text(path, MAX_ANNOTATION_BYTES)).removesuffix("\n")
     except SourceError as error:
-        detail = "the label file is missing" if error.reason is Reason.MISSING_FILE else error.detail
-        return chunk.reject_record(error.reason, key, detail, file=path)
+        return chunk.reject_record(error.reason, key, error.detail, file=path)
     num_lines = text.count("\n") + 1
     if num_lines > MAX_OBJECTS_PER_IMAGE:
         detail = f"more than {MAX_OBJECTS_PER_IMAGE} lines of labels"
         return chunk.reject_record(Reason.TOO_MANY_BOXES, key, detail, file=path, num_boxes=num_lines)
-    return text.split("\n")
+    return [(f"line {number}", line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
 
 
 def read_head(folder: DataFolder, path: str) -> bytes:

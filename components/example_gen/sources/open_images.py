@@ -5,14 +5,15 @@ hierarchy.
 import json
 import posixpath
 import re
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-from detloom.components.example_gen.data_folder import DataFolder, SourceError, join_inside
+from detloom.components.example_gen.data_folder import DataFolder, SourceError, join_inside, unreadable
 from detloom.components.example_gen.sources import layout
-from detloom.components.example_gen.sources.csv_rows import MAX_LINE_BYTES, read_lines, read_row, split_line
-from detloom.components.example_gen.sources.image_groups import BAD_OBJECT, OBJECT, ImageGroups, collect_objects
+from detloom.components.example_gen.sources.csv_rows import MAX_LINE_BYTES, read_lines, split_line
+from detloom.components.example_gen.sources.image_entries import ImageEntry, group_rows, read_record
+from detloom.components.example_gen.sources.image_groups import ImageGroups, read_payload
 from detloom.components.example_gen.sources.json_values import is_text, show
 from detloom.components.example_gen.sources.source_record import (
     MAX_ANNOTATION_BYTES,
@@ -21,9 +22,8 @@ from detloom.components.example_gen.sources.source_record import (
     SourceClass,
     SourceItem,
     SourceObject,
-    SourceRecord,
 )
-from detloom.schemas.contracts.rejects import Reason, Reject
+from detloom.schemas.contracts.rejects import Reason
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.data import IngestSettings
 
@@ -63,38 +63,20 @@ def list_chunks(folder: DataFolder, split: str, source: str, settings: IngestSet
 def read_chunk(folder: DataFolder, chunk: Chunk, settings: IngestSettings) -> Iterator[SourceItem]:
     """Yield the records, ordered by key; the record key is the ImageID. Images without a row are unknown."""
     classes = _read_classes(folder, chunk.source, settings)
-    for name in classes.declared:
-        yield SourceClass(name)
-    with ImageGroups() as groups:
-        images_dir = yield from _collect(folder, chunk, settings, groups, classes)
-        for image_id, items in groups.by_image():
-            yield from _join(chunk, images_dir, classes, image_id, items)
-
-
-def _collect(
-    folder: DataFolder, chunk: Chunk, settings: IngestSettings, groups: ImageGroups, classes: "_Classes"
-) -> Generator[SourceItem, None, str]:
-    """Group the rows; yield a reject for each row without an image id. Return the folder of the images."""
+    yield from map(SourceClass, classes.declared)
     where = f"{folder.root}/{chunk.source}"
-    sample: list[str] = []
-    with folder.refuse(chunk.source), folder.open(chunk.source) as file:
-        columns = _read_header(where, file)
-        for number, line in read_lines(file, where):
-            row = read_row(line, columns)
-            image_id = row.get("ImageID", "") if isinstance(row, dict) else ""
-            if not isinstance(row, dict) or not is_text(image_id):
-                detail = row if isinstance(row, str) else f"ImageID must be text, got {show(image_id)}"
-                yield chunk.reject_box(Reason.UNREADABLE_ANNOTATION, "", f"line {number}: {detail}")
-                continue
-            item = _read_box(row, classes)
-            if isinstance(item, SourceObject):
-                groups.add(image_id, OBJECT, tuple(item))
-            else:
-                reason, detail = item
-                groups.add(image_id, BAD_OBJECT, (number, reason.value, f"line {number}: {detail}"))
-            if len(sample) < layout.SAMPLE and image_id not in sample:
-                sample.append(image_id)
-    return settings.images_dir or _find_images_dir(folder, chunk.source, sample)
+    with ImageGroups() as groups:
+        with folder.refuse(chunk.source), folder.open(chunk.source) as file:
+            columns = ["image" if name == "ImageID" else name for name in _read_header(where, file)]
+            for place, problem in group_rows(read_lines(file, where), columns, groups):
+                yield chunk.reject_box(Reason.UNREADABLE_ANNOTATION, "", f"{place}: {problem}")
+        sample = groups.some_images(layout.SAMPLE)
+        images_dir = settings.images_dir or _find_images_dir(folder, chunk.source, sample)
+        for image_id, items in groups.by_image():
+            path = join_inside(images_dir, f"{image_id}.jpg") or f"{image_id}.jpg"
+            rows = (read_payload(payload) for _, payload in items)
+            entry = ImageEntry((), rows, classes.read_box, is_relative=True)
+            yield from read_record(chunk, image_id, path, entry)
 
 
 @dataclass(frozen=True)
@@ -114,13 +96,22 @@ class _Classes:
     def name_of(self, label: str) -> str | None:
         return self.names.get(label) if self.names else label
 
-    def with_ancestors(self, fields: tuple[Any, ...]) -> Iterator[SourceObject]:
-        """Yield the object for its class and for the ancestors of that."""
-        item = SourceObject._make(fields)
-        for label in (item.class_name, *self.ancestors.get(item.class_name, ())):
-            name = self.name_of(label)
-            assert name is not None  # labels were checked per row, ancestors with the hierarchy
-            yield item._replace(class_name=name)
+    def read_box(self, row: Mapping[str, str]) -> list[SourceObject]:
+        """Return the object for its class and for the ancestors of that."""
+        label = row["LabelName"].strip()
+        if not label:
+            raise unreadable("LabelName is empty")
+        if not is_text(label) or self.name_of(label) is None:
+            raise SourceError(Reason.UNKNOWN_CLASS, f"LabelName {show(label)} is not among the class descriptions")
+        try:
+            xmin, ymin, xmax, ymax = (float(row[name]) for name in ("XMin", "YMin", "XMax", "YMax"))
+        except ValueError:
+            got = ", ".join(f"{name} {show(row[name])}" for name in ("XMin", "XMax", "YMin", "YMax"))
+            raise unreadable(f"corners must be numbers, got {got[:120]}") from None
+        is_truncated, is_group = (row.get(name) == "1" for name in _FLAGS)  # -1 means unknown
+        names = map(self.name_of, (label, *self.ancestors.get(label, ())))  # ancestors were checked with the hierarchy
+        box = (xmin, ymin, xmax, ymax)
+        return [SourceObject(name or label, box, truncated=is_truncated, group_of=is_group) for name in names]
 
 
 def _find_files(folder: DataFolder) -> list[str]:
@@ -227,33 +218,3 @@ def _read_header(where: str, file: BinaryIO) -> list[str]:
     if missing:
         raise InputError(f"{where}:1: the columns {', '.join(missing)} are missing; got {show(line)}.")
     return columns
-
-
-def _read_box(row: Mapping[str, str], classes: _Classes) -> SourceObject | tuple[Reason, str]:
-    """Return the object with its label as class, or the reason for rejecting it."""
-    label = row["LabelName"].strip()
-    if not is_text(label) or classes.name_of(label) is None:
-        if not label:
-            return Reason.UNREADABLE_ANNOTATION, "LabelName is empty"
-        return Reason.UNKNOWN_CLASS, f"LabelName {show(label)} is not among the class descriptions"
-    try:
-        xmin, ymin, xmax, ymax = (float(row[name]) for name in ("XMin", "YMin", "XMax", "YMax"))
-    except ValueError:
-        got = ", ".join(f"{name} {show(row[name])}" for name in ("XMin", "XMax", "YMin", "YMax"))
-        return Reason.UNREADABLE_ANNOTATION, f"corners must be numbers, got {got[:120]}"
-    is_truncated, is_group = (row.get(name) == "1" for name in _FLAGS)  # -1 means unknown
-    return SourceObject(label, (xmin, ymin, xmax, ymax), truncated=is_truncated, group_of=is_group)
-
-
-def _join(
-    chunk: Chunk, images_dir: str, classes: _Classes, image_id: str, items: Iterator[tuple[int, bytes]]
-) -> Iterator[SourceItem]:
-    """Yield the record of one image, with an additional box for each ancestor of a box's class."""
-    path = join_inside(images_dir, f"{image_id}.jpg") or f"{image_id}.jpg"
-    collected = collect_objects(chunk, image_id, items, classes.with_ancestors)
-    if isinstance(collected, Reject):
-        yield collected
-        return
-    objects, rejects = collected
-    yield from rejects
-    yield SourceRecord(chunk.split, image_id, path, chunk.source, None, tuple(objects), is_relative=True)

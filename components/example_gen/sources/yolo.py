@@ -16,7 +16,8 @@ import itertools
 import posixpath
 from collections.abc import Iterable, Iterator
 
-from detloom.components.example_gen.data_folder import DataFolder, join_inside
+from detloom.components.example_gen.data_folder import DataFolder, SourceError, join_inside, unreadable
+from detloom.components.example_gen.sources.image_entries import ImageEntry, read_record
 from detloom.components.example_gen.sources.json_values import show
 from detloom.components.example_gen.sources.layout import (
     IMAGE_SUFFIXES,
@@ -28,6 +29,7 @@ from detloom.components.example_gen.sources.layout import (
     read_names,
 )
 from detloom.components.example_gen.sources.name_index import find_folder, find_image, index_of, reject_ambiguous
+from detloom.components.example_gen.sources.shapes import box_at
 from detloom.components.example_gen.sources.source_record import (
     MAX_ANNOTATION_BYTES,
     Chunk,
@@ -35,7 +37,6 @@ from detloom.components.example_gen.sources.source_record import (
     SourceClass,
     SourceItem,
     SourceObject,
-    SourceRecord,
     bounding_box,
     cut_into_chunks,
 )
@@ -55,7 +56,6 @@ _LABELS_DIRS = ("labels", "label", "annotations", "annotation", "txt")
 IMAGES_DIRS = ("images", "jpegimages", "imgs", "img")  # in lower case; labels/ is beside them
 DARKNET_NAMES = "obj.names"
 MAX_LINE = 1 << 20  # characters: a polygon of about a hundred thousand points
-_LONG_LINE = (Reason.UNREADABLE_ANNOTATION, f"the line is longer than the {MAX_LINE} characters allowed")
 _MAX_LISTED = 100_000  # files of one folder that are searched for labels beside their images
 
 
@@ -132,18 +132,8 @@ def read_chunk(folder: DataFolder, chunk: Chunk, settings: IngestSettings) -> It
         if isinstance(read, Reject):
             yield read
             continue
-        objects = []
-        for number, line in enumerate(read, 1):
-            fields = line[:MAX_LINE].split()
-            if not fields:
-                continue
-            item = lines.read(fields) if len(line) <= MAX_LINE else _LONG_LINE
-            if isinstance(item, SourceObject):
-                objects.append(item)
-            else:
-                reason, detail = item
-                yield chunk.reject_box(reason, key, f"line {number}: {detail}", file=label_path)
-        yield SourceRecord(chunk.split, key, path, label_path or "", None, tuple(objects), is_relative=True)
+        entry = ImageEntry((), read, lines.read, is_relative=True)
+        yield from read_record(Chunk(chunk.split, label_path or ""), key, path, entry)
 
 
 def _listed_image(folder: DataFolder, chunk: Chunk, path: str) -> str:
@@ -153,7 +143,7 @@ def _listed_image(folder: DataFolder, chunk: Chunk, path: str) -> str:
 
 
 class _LineReader:
-    """A reader of the fields of one label line."""
+    """A reader of one label line."""
 
     def __init__(self, data: DataFile, settings: IngestSettings) -> None:
         self._names, self._where = data.names, data.path
@@ -161,33 +151,29 @@ class _LineReader:
         self._keypoint_size = data.keypoint_size
         self._with_keypoints = settings.keypoints
 
-    def read(self, fields: list[str]) -> SourceObject | tuple[Reason, str]:
-        """Return the object, or the reason for rejecting it."""
+    def read(self, line: str) -> list[SourceObject]:
+        """Return the object; raise a SourceError if the line is invalid."""
+        if len(line) > MAX_LINE:
+            raise unreadable(f"the line is longer than the {MAX_LINE} characters allowed")
+        fields = line.split()
         size = len(fields)
         is_pose = size == self._pose_size
         if size != 5 and not is_pose and (size < 7 or size % 2 == 0):
-            return Reason.UNREADABLE_ANNOTATION, (
-                f"got {size} values, allowed: a class and 4 numbers (box) or 6, 8, ... numbers (polygon)"
-            )
+            raise unreadable(f"got {size} values, allowed: a class and 4 numbers (box) or 6, 8, ... numbers (polygon)")
         try:
             values = list(map(float, fields[1:]))
         except ValueError:
-            return Reason.UNREADABLE_ANNOTATION, f"got {show(' '.join(fields))}, allowed: numbers"
+            raise unreadable(f"got {show(' '.join(fields))}, allowed: numbers") from None
         name = self._read_class(fields[0])
         if name is None:
-            known = (
-                f"{self._where} names 0 to {len(self._names) - 1}"
-                if self._names
-                else "it must be a whole number from 0"
-            )
-            return Reason.UNKNOWN_CLASS, f"got the class {show(fields[0])}, but {known}"
+            named = f"{self._where} names 0 to {len(self._names) - 1}"
+            allowed = named if self._names else "it must be a whole number from 0"
+            raise SourceError(Reason.UNKNOWN_CLASS, f"got the class {show(fields[0])}, but {allowed}")
         if size != 5 and not is_pose:
-            return SourceObject(name, bounding_box(values[0::2], values[1::2]))
+            return [SourceObject(name, bounding_box(values[0::2], values[1::2]))]
         centre_x, centre_y, width, height = values[:4]
-        box = (centre_x - width / 2, centre_y - height / 2, centre_x + width / 2, centre_y + height / 2)
-        if is_pose and self._with_keypoints:
-            return SourceObject(name, box, keypoints=self._read_keypoints(values[4:]))
-        return SourceObject(name, box)
+        keypoints = self._read_keypoints(values[4:]) if is_pose and self._with_keypoints else None
+        return [SourceObject(name, box_at(centre_x, centre_y, width / 2, height / 2), keypoints=keypoints)]
 
     def _read_class(self, text: str) -> str | None:
         """Return the name by number; some tools write "3.0"."""

@@ -6,7 +6,7 @@ import math
 import pytest
 from labelled_data import classes, detect, read_items, records, rejects
 
-from detloom.components.example_gen.sources import coco, image_groups
+from detloom.components.example_gen.sources import coco, image_entries
 from detloom.components.example_gen.sources.source_record import SourceClass
 from detloom.schemas.contracts.rejects import Reason
 from detloom.schemas.errors import InputError
@@ -295,7 +295,7 @@ def test_only_the_oversized_entries_are_rejected(tmp_path, monkeypatch):
 
 
 def test_an_image_with_too_many_objects_is_rejected(tmp_path, monkeypatch):
-    monkeypatch.setattr(image_groups, "MAX_OBJECTS_PER_IMAGE", 3)
+    monkeypatch.setattr(image_entries, "MAX_OBJECTS_PER_IMAGE", 3)
     annotations = [{"image_id": 1, "category_id": 3, "bbox": [1, 2, 3, 4]}] * 5
     (reject,) = rejects(read(write(tmp_path, [{"id": 1, "file_name": "a.jpg"}], annotations)))
     assert (reject.reason, reject.scope, reject.num_boxes) == (Reason.TOO_MANY_BOXES, "record", 5)

@@ -6,7 +6,7 @@ import math
 import pytest
 from labelled_data import classes, detect, read_items, records, rejects
 
-from detloom.components.example_gen.sources import image_groups
+from detloom.components.example_gen.sources import image_entries
 from detloom.components.example_gen.sources.source_record import SourceClass
 from detloom.schemas.contracts.rejects import Reason
 from detloom.schemas.errors import InputError
@@ -108,12 +108,12 @@ def test_numbers_that_are_not_finite_pass_through(tmp_path):
         (row(label=""), Reason.UNREADABLE_ANNOTATION, "a1", "LabelName"),
         (row(box=("x", 1, 1, 1)), Reason.UNREADABLE_ANNOTATION, "a1", "XMin 'x'"),
         (row(box=("", 1, 1, 1)), Reason.UNREADABLE_ANNOTATION, "a1", "XMin ''"),
-        (row(""), Reason.UNREADABLE_ANNOTATION, "", "ImageID"),
-        (row("x" * 4097), Reason.UNREADABLE_ANNOTATION, "", "ImageID"),
+        (row(""), Reason.UNREADABLE_ANNOTATION, "", "image must be text"),
+        (row("x" * 4097), Reason.UNREADABLE_ANNOTATION, "", "image must be text"),
         ("a1,xclick", Reason.UNREADABLE_ANNOTATION, "", "13 values, got 2"),
         (row('"a1'), Reason.UNREADABLE_ANNOTATION, "", "quotes"),
         (row("\xff"), Reason.UNREADABLE_ANNOTATION, "", "UTF-8"),
-        (row("a" * 100_000), Reason.UNREADABLE_ANNOTATION, "", "8192 bytes"),
+        (row("a" * 200_000), Reason.UNREADABLE_ANNOTATION, "", "131072 bytes"),
     ],
 )
 def test_an_invalid_row_is_rejected_with_its_line(tmp_path, line, reason, key, words):
@@ -131,7 +131,7 @@ def test_an_image_id_that_leads_outside_rejects_its_record(tmp_path):
 
 
 def test_an_image_with_too_many_rows_is_rejected(tmp_path, monkeypatch):
-    monkeypatch.setattr(image_groups, "MAX_OBJECTS_PER_IMAGE", 3)
+    monkeypatch.setattr(image_entries, "MAX_OBJECTS_PER_IMAGE", 3)
     (reject,) = rejects(read(write(tmp_path, *[row()] * 5)))
     assert (reject.reason, reject.scope, reject.num_boxes) == (Reason.TOO_MANY_BOXES, "record", 5)
 
