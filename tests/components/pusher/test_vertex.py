@@ -35,14 +35,15 @@ def no_copy(monkeypatch):
 def do(vertex, model):
     """Run the executor with the model folder; return the pushed model."""
 
-    def run(folder=model, blessed=1, pushed_uri="gs://bucket/pushed", endpoint=ENDPOINT):
+    def run(folder=model, blessed=1, pushed_uri="gs://bucket/pushed", endpoint=ENDPOINT, allowed="none", digest=""):
         artifact, blessing, pushed = Model(), ModelBlessing(), PushedModel()
         artifact.uri, pushed.uri = str(folder.parent), pushed_uri
         (folder.parent / "Format-Serving").unlink(missing_ok=True)
         (folder.parent / "Format-Serving").symlink_to(folder)
         blessing.set_int_custom_property("blessed", blessed)
         blessing.set_string_custom_property("blessing_message", "Not blessed: AP50 0.100 is below 0.500.")
-        properties = {"custom_config": json_utils.dumps(vertex_custom_config(endpoint))}
+        blessing.set_string_custom_property("blessed_digest", digest)
+        properties = {"custom_config": json_utils.dumps(vertex_custom_config(endpoint, allowed))}
         inputs = {"model": [artifact], "model_blessing": [blessing]}
         VertexExecutor().Do(inputs, {"pushed_model": [pushed]}, properties)
         return pushed
@@ -114,6 +115,17 @@ def test_a_model_that_was_rolled_back_is_not_deployed_again(do, vertex, model, o
     assert state_of(again) == (0, None)
     assert again.get_string_custom_property("reason")
     assert len(vertex.models) == 2
+
+
+def test_other_classes_or_other_files_than_those_that_were_blessed_are_not_deployed(do, vertex, monkeypatch):
+    vertex.deploy(vertex.upload(), 100)
+    monkeypatch.setattr(vertex_pusher, "read_label_map_of", lambda model: b"item { id: 1 name: 'dog' }")
+    pushed = do()
+    assert state_of(pushed) == (0, None)
+    assert "set push.allow_class_change" in pushed.get_string_custom_property("reason")
+    with pytest.raises(InputError, match="files of the model have changed"):
+        do(allowed="any", digest="other")
+    assert state_of(do(allowed="any")) == (1, 1)
 
 
 def test_a_model_that_was_replaced_is_deployed_again(do, vertex, model, other_model):

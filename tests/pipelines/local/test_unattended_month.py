@@ -46,8 +46,8 @@ def roll_back_bad(serving: str) -> None:
 
 
 def push_by_hand(serving: str) -> None:
-    """Push the model of version 3 again, which was rolled back."""
-    push_model(Path(serving, str(list_versions(serving)[2])), Path(serving), check=no_check)
+    """Push the model again that the newest version has replaced."""
+    push_model(Path(serving, str(list_versions(serving)[-2])), Path(serving), check=no_check)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -56,7 +56,8 @@ def make_learner(journal: Path, *, dies_half_way: bool = False) -> Callable[[Any
                 os.kill(os.getpid(), signal.SIGKILL)
             write_settings(folder, config, label_map, data)
             (folder / SUMMARY_FILE).write_text(json.dumps(_summary(config)))
-            _export(Path(fn_args.serving_model_dir), label_map, config, shift, num_images)
+            # No two training runs have the same weights.
+            _export(Path(fn_args.serving_model_dir), label_map, config, shift + 1e-6 * num_images, num_images)
             half.unlink()
 
     return learn
