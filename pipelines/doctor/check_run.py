@@ -63,7 +63,8 @@ def check_data_sample(run: RunFile) -> Iterator[CheckResult]:
 
     if skipped := describe_skipped_spans(run.data.path):
         detail, _, next_step = skipped.partition(". ")
-        yield CheckResult(name="data", status="warning", detail=detail, next_step=next_step.rstrip("."))
+        next_step = f"{next_step[:1].lower()}{next_step[1:].rstrip('.')}"
+        yield CheckResult(name="data", status="warning", detail=detail, next_step=next_step)
     params = ExampleGenParams.from_run_file(run.data, run.checks.near_duplicates.max_distance)
     arguments = (run.data.path, json.dumps(params.to_properties()), str(_SAMPLE_RECORDS))
     try:

@@ -11,6 +11,7 @@ from detloom.pipelines.doctor.check_run import (
     describe_sample,
     is_in_container,
 )
+from detloom.pipelines.local.run_local import warnings_of
 from detloom.schemas.presets.presets import find_preset
 from detloom.schemas.run_file.data import Data, Splits
 from detloom.schemas.run_file.kubeflow import Kubeflow, Volume
@@ -129,6 +130,17 @@ def test_a_sample_that_takes_too_long_is_a_warning(monkeypatch, run):
     (result,) = check_data_sample(run)
     assert result.status == "warning"
     assert "within 60 s" in result.detail
+
+
+def test_a_newer_span_without_files_is_a_warning(run, tmp_path, monkeypatch):
+    (tmp_path / "1" / "images").mkdir(parents=True)
+    (tmp_path / "2").mkdir()
+    monkeypatch.setattr(check_run, "run_probe", lambda *arguments, **options: SAMPLE)
+    run = replace(run, data=replace(run.data, path=f"{tmp_path}/{{SPAN}}"))
+    skipped, _ = check_data_sample(run)
+    assert (skipped.name, skipped.status) == ("data", "warning")
+    assert skipped.detail.startswith(f"{tmp_path}/2: newer")
+    assert warnings_of(run)[-1].startswith(skipped.detail)
 
 
 @pytest.mark.slow
