@@ -54,10 +54,17 @@ def _find_problem(entry: BundleEntryProto, num_bytes: int) -> str:
     shape = [dim.size for dim in entry.shape.dim]
     try:
         dtype = tf.as_dtype(entry.dtype)
+        is_known = dtype in (tf.string, tf.bool) or dtype.is_integer or dtype.is_floating or dtype.is_complex
     except TypeError:
+        is_known = False
+    if not is_known or dtype._is_ref_dtype:
         return f"the unknown type {entry.dtype}"
     if entry.shape.unknown_rank or len(shape) > 254 or min(shape, default=0) < 0:
         return f"the invalid shape {shape[:8]}"
+    for each in (part.extent for part in entry.slices):
+        ends = [(extent.start, extent.start + extent.length) for extent in each]
+        if len(each) != len(shape) or any(not 0 <= a <= b <= size for (a, b), size in zip(ends, shape, strict=True)):
+            return f"an invalid part of the shape {shape[:8]}"
     # A text takes one byte at least. The values of a variable in slices have entries of their own.
     if math.prod(shape) * (dtype.size or 1) > (num_bytes if entry.slices else entry.size):
         return f"the shape {shape[:8]}, but {entry.size} bytes"

@@ -73,9 +73,12 @@ def change(size=1, **fields):
         (change(size=101), r"shape \[101\], but 400 bytes"),
         (change(dtype=7, size=2**32), r"shape \[4294967296\], but 400"),  # strings
         (change(dtype=77), "unknown type 77"),
+        (change(dtype=101), "unknown type 101"),  # a reference
+        (change(dtype=20), "unknown type 20"),  # a resource
+        (change(size=100, slices=[TensorSliceProto(extent=[{"start": 2**62}])]), "invalid part"),
         (change(offset=-1), "400 bytes from -1 on"),
         (change(offset=2**40), "400 bytes from 1099511627776 on"),
-        (change(size=2**40, slices=[TensorSliceProto()]), "shape"),
+        (change(size=2**40, slices=[TensorSliceProto(extent=[{}])]), "shape"),
     ],
 )
 def test_entries_of_the_index_are_checked_before_tensorflow_reads_them(tmp_path, damage, message):
