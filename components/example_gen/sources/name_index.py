@@ -12,6 +12,7 @@ import threading
 import unicodedata
 import urllib.parse
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from detloom.components.example_gen.data_folder import DataFolder, join_inside
 from detloom.components.example_gen.sources.layout import IMAGE_SUFFIXES, find_split_word
@@ -80,9 +81,9 @@ class NameIndex:
     def iter_files(self) -> Iterator[str]:
         """Yield the paths of all files."""
         last = 0
-        while rows := self._select("rowid, path", "rowid > ? ORDER BY rowid", last):
-            yield from (path for _, path in rows)
-            last = rows[-1][0]
+        while rows := self._select("path, rowid", "rowid > ? ORDER BY rowid", last):
+            yield from (path for path, _ in rows)
+            last = rows[-1][1]
 
     def find(self, written: str, suffixes: Sequence[str], split: str = "") -> list[str]:
         """Return the files that a written name means: one; several if it is ambiguous; none if there is no such file.
@@ -119,7 +120,7 @@ class NameIndex:
         rows = self._select("path", "stem = ?", _plain_stem(path))
         return [path for (path,) in rows if path.lower().endswith(tuple(suffixes))]
 
-    def _select(self, columns: str, condition: str, value: str | int) -> list[tuple[str, ...]]:
+    def _select(self, columns: str, condition: str, value: str | int) -> list[tuple[Any, ...]]:
         query = f"SELECT {columns} FROM files WHERE {condition} LIMIT {_MAX_CANDIDATES}"  # noqa: S608 - no data in it
         with self._lock:
             return self._database.execute(query, (value,)).fetchall()

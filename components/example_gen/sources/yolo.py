@@ -122,18 +122,19 @@ def read_chunk(folder: DataFolder, chunk: Chunk, settings: IngestSettings) -> It
     labels = _LabelFinder(folder)
     images = [_listed_image(folder, chunk, path) for path in chunk.names]
     label_paths = list(map(labels.find, images))
-    folder.expect((path for path in label_paths if isinstance(path, str)), MAX_ANNOTATION_BYTES)
-    for path, label_path in zip(images, label_paths, strict=True):
+    folder.expect((found[0] for found in label_paths if len(found) == 1), MAX_ANNOTATION_BYTES)
+    for path, found in zip(images, label_paths, strict=True):
         key = posixpath.splitext(path[len(prefix) :] if path.startswith(prefix) else path)[0]
-        if isinstance(label_path, list) and label_path:
-            yield reject_ambiguous(chunk, key, "the label file of this image", label_path, file=path)
+        if len(found) > 1:
+            yield reject_ambiguous(chunk, key, "the label file of this image", found, file=path)
             continue
-        read = read_label_lines(folder, chunk, label_path, key) if isinstance(label_path, str) else []
+        label_path = found[0] if found else ""
+        read = read_label_lines(folder, chunk, label_path, key) if label_path else []
         if isinstance(read, Reject):
             yield read
             continue
         entry = ImageEntry((), read, lines.read, is_relative=True)
-        yield from read_record(Chunk(chunk.split, label_path or ""), key, path, entry)
+        yield from read_record(Chunk(chunk.split, label_path), key, path, entry)
 
 
 def _listed_image(folder: DataFolder, chunk: Chunk, path: str) -> str:
@@ -205,8 +206,8 @@ class _LabelFinder:
         self._folder = folder
         self._labels_dirs: dict[str, tuple[str, ...]] = {}  # by folder of images
 
-    def find(self, image_path: str) -> str | list[str]:
-        """Return the path of the label file; the files that it may be, if it is ambiguous or there is none."""
+    def find(self, image_path: str) -> list[str]:
+        """Return the path of the label file; several if it is ambiguous, none if there is none."""
         images_dir, name = posixpath.split(image_path)
         labels_dirs = self._labels_dirs.get(images_dir)
         if labels_dirs is None:
@@ -216,10 +217,9 @@ class _LabelFinder:
         tried = (*paths, *(path[:-4] + ".TXT" for path in paths))
         beside = next(filter(self._folder.is_file, tried), None)
         if beside:
-            return beside
+            return [beside]
         elsewhere = index_of(self._folder).find_label(image_path, ".txt")
-        found = [path for path in elsewhere if is_label(self._folder, path)]
-        return found[0] if len(found) == 1 else found
+        return [path for path in elsewhere if is_label(self._folder, path)]
 
     def _find_labels_dirs(self, images_dir: str) -> tuple[str, ...]:
         parts = images_dir.split("/")
