@@ -37,8 +37,11 @@ def _run_check(name: str, check: Check) -> tuple[CheckResult, ...]:
     """Return the results of a check; an exception in it, such as a missing package, becomes a result."""
     try:
         return tuple(check())
+    except TimeoutError as error:
+        next_step = "end other programs, and run detloom doctor again: the machine is too busy, or its disk too slow"
+        return (CheckResult(name=name, status="error", detail=str(error), next_step=next_step),)
     except Exception as error:
-        is_probe = isinstance(error, ProbeError | TimeoutError)
+        is_probe = isinstance(error, ProbeError)
         detail = str(error) if is_probe else f"the check failed ({type(error).__name__}: {error})"
         next_step = "install detloom's packages again, with the constraints file of a TFX line"
         return (CheckResult(name=name, status="error", detail=detail, next_step=next_step),)
@@ -79,7 +82,7 @@ def run_probe(code: str, *arguments: str, seconds: float = _PROBE_SECONDS, what:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, env=environment, check=False)
     except subprocess.TimeoutExpired:
-        raise TimeoutError(f"{what} did not end within {seconds:.0f} s") from None
+        raise TimeoutError(f"{what} took too long, more than {seconds:.0f} s") from None
     if done.returncode:
         lines = done.stderr.strip().splitlines()
         cause = f"killed by signal {-done.returncode}" if done.returncode < 0 else "; ".join(lines[-1:])

@@ -11,10 +11,10 @@ from detloom.schemas.reading.redact import escape
 METADATA_FILE = "metadata.sqlite"  # in a workspace
 CODE_FOLDER = "code"  # in a workspace
 _LOCK_SECONDS = 5.0
+_VALUES = "int_value, double_value, string_value, byte_value, proto_value, bool_value"
 # Rows for which each query of ML Metadata fails that meets them.
 _EMPTY_PROPERTIES = " UNION ALL ".join(
-    f"SELECT 1 FROM {table}Property WHERE COALESCE(int_value, double_value, string_value, byte_value, proto_value, "  # noqa: S608
-    "bool_value) IS NULL"
+    f"SELECT 1 FROM {table}Property WHERE COALESCE({_VALUES}) IS NULL"  # noqa: S608  # constants
     for table in ("Artifact", "Execution", "Context")
 )
 _ADVICE = (

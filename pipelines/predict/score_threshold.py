@@ -15,11 +15,7 @@ OPTION_HELP = f"Default: the score with the best F1, from the model card of a pu
 
 
 def recommended_score(model_dir: Path) -> float:
-    """Return the score with the best F1 in the model card of a pushed model, 0.5 without one.
-
-    Args:
-        model_dir: folder of the SavedModel.
-    """
+    """Return the score with the best F1 in the model card beside a SavedModel, 0.5 without one."""
     best, _ = _read_best_f1_scores(model_dir / EXTRAS_FOLDER / CARD_JSON)
     return _DEFAULT_SCORE if best is None else best
 

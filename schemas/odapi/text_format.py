@@ -128,7 +128,7 @@ class _Parser(TextParser[Message]):
                 return Field(0, name, False, "message", OVERRIDES, None, "", False)
             return None
         if name not in known.fields:
-            hint = removed_hint(known.name, name) or nearest_hint(name, known.fields)
+            hint = removed_hint(name) or nearest_hint(name, known.fields)
             hint = hint or f" Its fields: {', '.join(known.fields) or 'none'}."
             self._fail(message.below(name), f"unknown field of {_shown(known)}.{hint}", place)
         return known.fields[name]

@@ -23,16 +23,14 @@ _CLOSEST = {
 _WAY_TO_TF2 = (
     "This is a TF1 configuration, whose checkpoints cannot be read: see 'From TensorFlow 1' in docs/migration.md"
 )
-# Fields that the format no longer has, by message.
-_REMOVED = {
-    "SsdFeatureExtractor": ("batch_norm_trainable",),
-    "Ssd": (
-        "use_expected_classification_loss_under_sampling",
-        "minimum_negative_sampling",
-        "min_num_negative_samples",
-        "desired_negative_sampling_ratio",
-    ),
-}
+# Fields of feature extractors and of SSD that the format no longer has.
+_REMOVED = (
+    "batch_norm_trainable",
+    "use_expected_classification_loss_under_sampling",
+    "minimum_negative_sampling",
+    "min_num_negative_samples",
+    "desired_negative_sampling_ratio",
+)
 
 
 def allowed_extractors(name: str, supported: Collection[str]) -> str:
@@ -48,8 +46,8 @@ def allowed_extractors(name: str, supported: Collection[str]) -> str:
     return f"{', '.join(supported)}{f' ({hint})' if hint else ''}"
 
 
-def removed_hint(message: str, field: str) -> str:
+def removed_hint(field: str) -> str:
     """Return what to do about a field that the format had in TF1's time, or "" if it never had the field."""
-    if field not in _REMOVED.get(message, ()):
+    if field not in _REMOVED:
         return ""
     return f" It was removed from the format, and files of TF1's model zoo of 2018 still have it: delete {field}."

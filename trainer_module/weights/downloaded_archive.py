@@ -5,7 +5,6 @@ new folder, and sizes are bounded before anything is read. An entry of the cache
 process leaves no incomplete one, and one process at a time downloads an address.
 """
 
-import concurrent.futures
 import contextlib
 import gzip
 import hashlib
@@ -20,9 +19,9 @@ import time
 import urllib.error
 import urllib.request
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, BinaryIO, TypeVar
+from typing import IO, Any, BinaryIO
 
 import detloom
 from detloom.schemas.errors import InputError
@@ -47,7 +46,6 @@ _SAVED_MODEL_VARIABLES = re.compile(r"(.*/)?variables/variables\.[^/]*")
 _DAMAGE = (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError, ValueError, OverflowError, RecursionError)
 _MAX_LISTED = 8  # names in a message
 _LOGGER = logging.getLogger("detloom")
-T = TypeVar("T")
 
 
 class _BadArchiveError(Exception):
@@ -122,7 +120,7 @@ def _make_entry(address: ArchiveAddress, entry: Path, by_hand: Path) -> None:
         archive = by_hand if by_hand.exists() else work / "archive"
         if archive != by_hand:
             with archive.open("wb") as file:
-                _in_time(MAX_SECONDS, lambda: _download(address, file))
+                _download_in_time(address, file)
         _check_hash(archive, address.sha256)
         _unpack(archive, work / "unpacked")
         _find_checkpoint(work / "unpacked")
@@ -189,27 +187,27 @@ def _download(address: ArchiveAddress, file: BinaryIO) -> None:
         raise _DownloadError(f"the connection ended after {num_bytes:,} of {total:,} bytes; try again")
 
 
-def _in_time(seconds: float, function: Callable[[], T]) -> T:
-    """Call a function in a thread and return its result; a server that sends a byte now and then never stalls a socket.
+def _download_in_time(address: ArchiveAddress, file: BinaryIO) -> None:
+    """Download in a thread, because a server that sends a byte now and then never stalls a socket.
 
     Raises:
-        _DownloadError: it takes longer; the thread then ends with the process.
+        _DownloadError: it takes more than MAX_SECONDS; the thread then ends with the process.
     """
-    result: concurrent.futures.Future[T] = concurrent.futures.Future()
+    errors: list[BaseException] = []
 
-    def call() -> None:
+    def download() -> None:
         try:
-            result.set_result(function())
+            _download(address, file)
         except BaseException as error:
-            result.set_exception(error)
+            errors.append(error)
 
-    threading.Thread(target=call, daemon=True).start()
-    try:
-        return result.result(seconds)
-    except concurrent.futures.TimeoutError:
-        if result.done():  # the function's own error
-            raise
-        raise _DownloadError(f"the server took more than {seconds:g} s") from None
+    thread = threading.Thread(target=download, daemon=True)
+    thread.start()
+    thread.join(MAX_SECONDS)
+    if thread.is_alive():
+        raise _DownloadError(f"it took more than {MAX_SECONDS:g} s")
+    if errors:
+        raise errors[0]
 
 
 def _open(address: ArchiveAddress) -> http.client.HTTPResponse:
@@ -225,9 +223,7 @@ def _open(address: ArchiveAddress) -> http.client.HTTPResponse:
         opener.add_handler(handler)
     request = urllib.request.Request(address.url, headers={"User-Agent": f"detloom/{detloom.__version__}"})  # noqa: S310
     try:
-        response: http.client.HTTPResponse = _in_time(
-            2 * STALL_SECONDS, lambda: opener.open(request, timeout=STALL_SECONDS)
-        )
+        response: http.client.HTTPResponse = opener.open(request, timeout=STALL_SECONDS)
     except urllib.error.HTTPError as error:
         error.close()
         raise _DownloadError(f"the server responded {error.code} {redact(str(error.reason))}") from None
@@ -244,10 +240,10 @@ def _check_size(num_bytes: int) -> None:
 
 
 def _read_with_progress(response: http.client.HTTPResponse, name: str, total: int | None) -> Iterator[bytes]:
-    """Yield the body; raise _DownloadError if it stalls or takes too long."""
+    """Yield the body; raise _DownloadError if it stalls."""
     of_total = f" of {total / 1e6:.0f}" if total is not None else ""
     _LOGGER.info("%s: downloading%s.", name, f" {total / 1e6:.1f} MB" if total is not None else "")
-    started = said = time.monotonic()
+    said = time.monotonic()
     num_bytes = 0
     while data := _read_some(response):
         num_bytes += len(data)
@@ -256,8 +252,6 @@ def _read_with_progress(response: http.client.HTTPResponse, name: str, total: in
         if now - said >= _PROGRESS_SECONDS:
             _LOGGER.info("%s: %.0f%s MB.", name, num_bytes / 1e6, of_total)
             said = now
-        if now - started > MAX_SECONDS:
-            raise _DownloadError(f"it took more than {MAX_SECONDS:g} s")
 
 
 def _read_some(response: http.client.HTTPResponse) -> bytes:
