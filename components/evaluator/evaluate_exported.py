@@ -214,7 +214,8 @@ def _measure_all(
     baseline_map: LabelMap | None,
 ) -> tuple[dict[str, MeasuredModel], SharedClasses | None]:
     """Measure each model; a baseline with other classes on those that both have."""
-    images = list(_first_images(inputs.shard_patterns, params.gates.latency.num_images))
+    first = islice(_read_split(inputs.shard_patterns), params.gates.latency.num_images)
+    images = [ExampleFeatures(serialized).image_bytes for serialized in first]
     # A model without this signature violates the serving contract, which the gates report.
     timed = {name: path for name, path in paths_by_name.items() if _has_signature(path, SIGNATURE_ENCODED)}
     latency = measure_latency(timed, images)
@@ -356,10 +357,6 @@ def _draw_images(
     return [drawn[number] for number in sorted(drawn)]
 
 
-def _first_images(shard_patterns: Sequence[str], count: int) -> Iterator[bytes]:
-    return (ExampleFeatures(serialized).image_bytes for serialized in islice(_read_split(shard_patterns), count))
-
-
 def _read_split(shard_patterns: Sequence[str]) -> Iterator[bytes]:
     for path in _files_of(shard_patterns):
         compression = "GZIP" if path.endswith(".gz") else ""
@@ -385,20 +382,15 @@ def evaluate_model(
             f"{out_dir}: is inside the model's folder, which is served unchanged; set --out to another folder."
         )
     out_dir.mkdir(parents=True, exist_ok=True)
+    tflite_dir = model.parent / TFLITE_FOLDER  # in a Model artifact
     inputs = EvaluationInputs(
         candidate_dir=str(model),
         baseline_dir=str(baseline) if baseline else None,
         examples_uris=sorted({str(Path(path).parent.parent) for path in files}),
         shard_patterns=_as_patterns(files),
-        tflite_dir=_find_tflite(model),
+        tflite_dir=str(tflite_dir) if tflite_dir.is_dir() else None,
     )
     return evaluate(inputs, params, lambda: beam.Pipeline(runner="DirectRunner"), str(out_dir))
-
-
-def _find_tflite(saved_model: Path) -> str | None:
-    """Return the TFLite folder beside the SavedModel in a Model artifact, if any."""
-    folder = saved_model.parent / TFLITE_FOLDER
-    return str(folder) if folder.is_dir() else None
 
 
 def _as_patterns(files: Sequence[str]) -> list[str]:

@@ -95,7 +95,8 @@ class Gate:
 
 def check_gates(evidence: GateEvidence, gates: Gates) -> Iterator[Gate]:
     """Check all gates; one whose value could not be measured fails."""
-    yield _check_contract(evidence.contract_problem)
+    problem = evidence.contract_problem
+    yield _gate(CONTRACT, None, None, problem is None, problem or "the model fulfils the serving contract")
     for floor in gates.floors:
         yield _check_floor(evidence.candidate, floor)
     yield _check_presence(evidence, gates) if evidence.baseline is None else _check_ap_change(evidence, gates)
@@ -110,10 +111,6 @@ def check_gates(evidence: GateEvidence, gates: Gates) -> Iterator[Gate]:
         yield _at_most("model size in MiB", value, gates.max_model_mib, "the size of the model")
     if gates.max_int8_ap_drop is not None:
         yield _check_int8(evidence, gates.max_int8_ap_drop)
-
-
-def _check_contract(problem: str | None) -> Gate:
-    return _gate(CONTRACT, None, None, problem is None, problem or "the model fulfils the serving contract")
 
 
 def _check_floor(candidate: Measured, floor: MetricFloor) -> Gate:
@@ -192,7 +189,9 @@ def _check_ap_change(evidence: GateEvidence, gates: Gates) -> Gate:
         if interval.holds(0):
             found += ", which is not significant"
     passed = _is_at_least(change, threshold)
-    if gate.inside_noise != "by_value" and _is_unsure(interval, threshold):
+    # Otherwise, the images show on which side of the threshold the difference is.
+    is_unsure = interval is not None and (interval.holds(threshold) or is_blind(interval))
+    if gate.inside_noise != "by_value" and is_unsure:
         passed = gate.inside_noise == "bless"
         sentence = f"{found}; gates.baseline.inside_noise is {gate.inside_noise}"
     else:
@@ -210,11 +209,6 @@ def _compare(evidence: GateEvidence, metric: str, slice_name: str) -> tuple[floa
         return None, f"{name} could not be compared with the baseline{evidence.scope} ({why_not or why_not_before})"
     change = value - before
     return change, f"{name} {value:.3f} differs by {change:+.3f} from the baseline's {before:.3f}{evidence.scope}"
-
-
-def _is_unsure(interval: Interval | None, threshold: float) -> bool:
-    """Return True if the images do not show on which side of the threshold the difference is."""
-    return interval is not None and (interval.holds(threshold) or is_blind(interval))
 
 
 def is_blind(interval: Interval) -> bool:

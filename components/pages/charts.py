@@ -26,16 +26,11 @@ def bars(title: str, names: Sequence[str], shares_by_series: Sequence[Sequence[f
     rows = []
     for i, name in enumerate(names):
         shares = [series[i] for series in shares_by_series]
-        widths = [
-            {"percent": _bar_width(share / largest), "color": k % _NUM_BAR_COLORS} for k, share in enumerate(shares)
-        ]
+        # A share above zero is always wide enough to be visible.
+        percents = [max(100 * share / largest, _MIN_BAR_PERCENT) if share > 0 else 0.0 for share in shares]
+        widths = [{"percent": percent, "color": k % _NUM_BAR_COLORS} for k, percent in enumerate(percents)]
         rows.append({"name": name, "bars": widths, "text": " / ".join(map(format_share_digits, shares)) + " %"})
     return {"title": title, "rows": rows}
-
-
-def _bar_width(share_of_largest: float) -> float:
-    """Return the width in percent; a share above zero is always wide enough to be visible."""
-    return max(100 * share_of_largest, _MIN_BAR_PERCENT) if share_of_largest > 0 else 0.0
 
 
 NUM_TICKS = 6  # approximate number per axis

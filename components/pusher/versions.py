@@ -108,12 +108,9 @@ def pushed_versions(destination: Destination) -> dict[int, Manifest]:
     return {
         version: manifest
         for version, manifest in found.items()
-        if manifest is not None and (not destination.requires_manifest or _has_model(destination, version))
+        if manifest is not None
+        and not (destination.requires_manifest and destination.read(f"{version}/{MODEL_FILE}", 0) is None)
     }
-
-
-def _has_model(destination: Destination, version: int) -> bool:
-    return destination.read(f"{version}/{MODEL_FILE}", 0) is not None
 
 
 def read_version_manifest(destination: Destination, version: int) -> Manifest | None:

@@ -150,6 +150,7 @@ def _executor_entry(run: RunFile, node_id: str, settings: str) -> dict[str, Any]
     assert run.kubeflow is not None
     node, kubeflow = settings_of(run.nodes, node_id), run.kubeflow
     secrets: dict[str, list[dict[str, str]]] = {}
+    user = kubeflow.run_as_user
     for variable, reference in sorted(secrets_by_variable(run, node_id).items()):
         secrets.setdefault(reference.name, []).append({"envVar": variable, "secretKey": reference.key})
     selector = selector_of(node, f"nodes, {node_id}")
@@ -164,7 +165,7 @@ def _executor_entry(run: RunFile, node_id: str, settings: str) -> dict[str, Any]
         ],
         "secretAsEnv": [{"keyToEnv": keys, "secretName": name} for name, keys in sorted(secrets.items())],
         # The backend itself drops all capabilities and forbids privilege escalation (argocompiler/security_context.go).
-        "securityContext": _security_context(kubeflow.run_as_user),
+        "securityContext": {} if user is None else {"runAsNonRoot": True, "runAsUser": user},
         "tolerations": tolerations_of(node),
     }
     return {key: value for key, value in entry.items() if value}
@@ -175,10 +176,6 @@ def _needs(volume: Volume, node_id: str, settings: str) -> bool:
     if set(volume.nodes) & {ALL_NODES, node_id}:
         return True
     return re.search(rf"(?<![\w./-]){re.escape(volume.mount_path.rstrip('/'))}(?![\w.-])", settings) is not None
-
-
-def _security_context(user: int | None) -> dict[str, Any]:
-    return {} if user is None else {"runAsNonRoot": True, "runAsUser": user}
 
 
 def _check_training_dir(folder: str, mounts: Sequence[str]) -> None:

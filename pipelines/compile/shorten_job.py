@@ -28,7 +28,9 @@ def shorten(spec: Spec) -> None:
     for component in (spec["root"], *spec["components"].values()):
         for side in ("inputDefinitions", "outputDefinitions"):
             for artifact in component.get(side, {}).get("artifacts", {}).values():
-                artifact["artifactType"] = short_type(_title_of(artifact["artifactType"]))
+                declared = artifact["artifactType"]
+                title = declared.get("schemaTitle") or yaml.safe_load(declared["instanceSchema"])["title"]
+                artifact["artifactType"] = short_type(str(title))
     containers = containers_of(spec)
     for task in tasks_of(spec).values():
         node_id = task["componentRef"]["name"]
@@ -38,10 +40,6 @@ def shorten(spec: Spec) -> None:
             args = containers[node_id]["args"]
             place = args.index(INPUTS_SPEC)
             args[place : place + 2] = [INPUT_TYPES_FLAG, format_input_types(component.get("inputDefinitions", {}))]
-
-
-def _title_of(declared: Spec) -> str:
-    return str(declared.get("schemaTitle") or yaml.safe_load(declared["instanceSchema"])["title"])
 
 
 def _pack_constants(task: Spec, component: Spec) -> None:

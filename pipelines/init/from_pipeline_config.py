@@ -105,7 +105,9 @@ def _choose(
             "label map, and none for unused ids"
         )
     if inputs.checkpoint or parsed.train.fine_tune_checkpoint:
-        train = {"fine_tune_checkpoint": _written_checkpoint(inputs.checkpoint, folder)}
+        is_path = inputs.checkpoint.startswith("/")
+        checkpoint = _relative(Path(inputs.checkpoint), folder) if is_path else inputs.checkpoint
+        train = {"fine_tune_checkpoint": checkpoint}
         if is_other_checkpoint and inputs.checkpoint:
             train["fine_tune_checkpoint_type"] = "auto"
             reasons["train.fine_tune_checkpoint_type"] = "that of the configuration is for another checkpoint"
@@ -117,10 +119,6 @@ def _relative(path: Path, folder: Path) -> str:
     """Return a path as the run file in `folder` names it: relative to it if it is inside."""
     path = Path(os.path.abspath(path))
     return os.path.relpath(path, folder) if path.is_relative_to(folder) else str(path)
-
-
-def _written_checkpoint(checkpoint: str, folder: Path) -> str:
-    return _relative(Path(checkpoint), folder) if checkpoint.startswith("/") else checkpoint
 
 
 def _decisions(run: RunFile, report: PipelineConfigReport, inputs: OdapiInputs) -> Iterator[str]:

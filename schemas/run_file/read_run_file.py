@@ -51,7 +51,8 @@ def load_run_tree(path: Path, overrides: Sequence[Located] = ()) -> tuple[Locate
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
     for layer in (file, over):
-        config = apply_layer(config, Located(_sections(layer.data), layer.locate))
+        sections = {key: value for key, value in layer.data.items() if key in CONFIG_SECTIONS}
+        config = apply_layer(config, Located(sections, layer.locate))
 
     def locate_key(key_path: KeyPath) -> str:
         return (config if key_path and key_path[0] in CONFIG_SECTIONS else tree).locate(key_path)
@@ -63,10 +64,6 @@ def load_run_tree(path: Path, overrides: Sequence[Located] = ()) -> tuple[Locate
 def build_run(tree: Located) -> RunFile:
     """Build and check a run file from a tree; keep its paths as written."""
     return from_dict(RunFile, tree.data, locate=tree.locate)
-
-
-def _sections(data: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in data.items() if key in CONFIG_SECTIONS}
 
 
 def read_run_file(

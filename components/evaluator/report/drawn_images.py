@@ -56,13 +56,10 @@ def fit(images: Sequence[ReportImage]) -> list[ReportImage]:
     for image in images:
         by_kind.setdefault(image.kind, []).append(image)
     turns = [each for turn in itertools.zip_longest(*by_kind.values()) for each in turn if each is not None]
-    sizes = itertools.accumulate(map(_count_chars, turns))
+    counts = [len(each.uri) + sum(_OBJECT_CHARS + len(drawn.mask_uri) for drawn in each.objects) for each in turns]
+    sizes = itertools.accumulate(counts)
     kept = {id(each) for each, size in zip(turns, sizes, strict=True) if size <= _MAX_IMAGE_CHARS}
     return [each for each in images if id(each) in kept]
-
-
-def _count_chars(image: ReportImage) -> int:
-    return len(image.uri) + sum(_OBJECT_CHARS + len(each.mask_uri) for each in image.objects)
 
 
 def _view(image: ReportImage, start_steps: Sequence[int]) -> Json:

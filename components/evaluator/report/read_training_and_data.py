@@ -49,13 +49,10 @@ def read_training_curves(model_run_uri: str) -> Curves:
             if isinstance(value, (int, float)) and not (kind == "eval" and value == -1):
                 title = "learning rate" if name == LEARNING_RATE else f"{kind} {name}"
                 curves.setdefault(title, []).append((step, float(value)))
-    return {name: _thin_out(points) for name, points in curves.items()}
-
-
-def _thin_out(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return about 200 of the points, including the last one."""
-    every = -(-len(points) // _MAX_POINTS)
-    return points[::-1][::every][::-1]
+    for name, points in curves.items():
+        every = -(-len(points) // _MAX_POINTS)
+        curves[name] = points[::-1][::every][::-1]  # with the last one
+    return curves
 
 
 def _read(folder: str, name: str) -> str:
