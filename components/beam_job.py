@@ -69,7 +69,9 @@ def explain_job_failure() -> Iterator[None]:
         sentence = _explain(error)
         if sentence is None:
             raise
-        raise (InputError if _is_users_mistake(error) else BeamJobError)(sentence) from error
+        found = _PYTHON_CAUSE.search(str(error))
+        is_users_mistake = found is not None and found["kind"] == _USERS_MISTAKE
+        raise (InputError if is_users_mistake else BeamJobError)(sentence) from error
     finally:
         root.removeFilter(lower_level)
 
@@ -98,11 +100,6 @@ def _explain(error: BaseException) -> str | None:
     if found := _REFUSED.match(text):
         return f"Flink refused the Beam job: {_find_cause(_read_errors(found['trace']))}."
     return None
-
-
-def _is_users_mistake(error: BaseException) -> bool:
-    found = _PYTHON_CAUSE.search(str(error))
-    return found is not None and found["kind"] == _USERS_MISTAKE
 
 
 def _read_errors(response: str) -> str:

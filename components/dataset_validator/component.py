@@ -33,7 +33,6 @@ from detloom.components.properties import (
 from detloom.components.storage.storage import open_storage
 from detloom.schemas.contracts.label_map import (
     LABEL_MAP_FILE,
-    LabelMap,
     format_label_map,
     label_map_of_examples,
     read_label_map,
@@ -68,7 +67,8 @@ class DatasetValidatorExecutor(BaseBeamExecutor):
             split: list_shards(artifact_utils.get_split_uri([examples], split))
             for split in artifact_utils.decode_split_names(examples.split_names)
         }
-        label_map = _label_map_of(examples.uri, params.label_map)
+        stored = open_storage(examples.uri).read(LABEL_MAP_FILE)
+        label_map = label_map_of_examples(f"{examples.uri}/{LABEL_MAP_FILE}", stored, params.label_map)
         params.evaluation.check_classes(label_map)
         params.evaluation.check_examples(shards.get(params.evaluation.split, ()))
         report = validate(
@@ -93,11 +93,6 @@ class DatasetValidatorExecutor(BaseBeamExecutor):
         page.write(REPORT_HTML, _read(output[REPORT_KEY].uri, REPORT_HTML))
         for name, value in metrics_of(report).items():
             output[METRICS_KEY].set_float_custom_property(name, value)
-
-
-def _label_map_of(examples_uri: str, given: str) -> LabelMap:
-    storage = open_storage(examples_uri)
-    return label_map_of_examples(storage.address(LABEL_MAP_FILE), storage.read(LABEL_MAP_FILE), given)
 
 
 def _read(folder: str, name: str) -> bytes:

@@ -181,6 +181,7 @@ def assess(
     scope = ""
     if shared is not None:
         scope = f" on the {shared.label_map.num_classes} of {split.label_map.num_classes} classes that both have"
+    int8 = (variants or {}).get(TFLITE_INT8)
     gain = None
     if needs_constant(gates, is_blessed_already=is_blessed_already):
         gain = compare_with_constant(candidate.measurements, candidate.detections, split, gates.baseline)
@@ -196,7 +197,7 @@ def assess(
         costs=candidate.costs,
         baseline_costs=costs_before,
         contract_problem=contract_problem,
-        int8_ap=_int8_ap(variants or {}),
+        int8_ap=int8.AP if int8 is not None and int8.explain("AP") is None else None,
     )
     return EvaluationResult(
         split=split,
@@ -211,8 +212,3 @@ def assess(
         baseline_costs=costs_before,
         variants=variants or {},
     )
-
-
-def _int8_ap(variants: Mapping[str, CocoMetrics]) -> float | None:
-    metrics = variants.get(TFLITE_INT8)
-    return metrics.AP if metrics is not None and metrics.explain("AP") is None else None

@@ -65,10 +65,6 @@ class NotPushedError(InputError):
     """The model may not replace the one that serves without a person's decision."""
 
 
-class RolledBackError(NotPushedError):
-    """The model was rolled back at its destination."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class PushResult:
     """Result of a push or rollback.
@@ -147,7 +143,7 @@ def push_model(
         rolled_back = rolled_back_identities(destination, pushed_versions(destination))
         if not allow_rolled_back and manifest.identity in rolled_back:
             command = format_push_command(origin.model_uri, destination.address)
-            raise RolledBackError(
+            raise NotPushedError(
                 f"{redact(destination.address)}: this model was served before and was rolled back, so it is not pushed "
                 f"again. To push it nevertheless, with your reason: {command}"
             )

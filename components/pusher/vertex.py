@@ -24,13 +24,7 @@ from detloom.components.properties import (
     blessed_digest,
     blessing_message,
 )
-from detloom.components.pusher.endpoint import (
-    EndpointModel,
-    find_served,
-    label_model,
-    read_endpoint,
-    rolled_back_models,
-)
+from detloom.components.pusher.endpoint import find_served, label_model, read_endpoint, rolled_back_models
 from detloom.components.pusher.manifest import build_manifest, check_is_evaluated, is_of_model
 from detloom.components.pusher.versions import LABEL_MAP_PATH, describe_class_change
 from detloom.components.storage.local_copy import local_folder
@@ -96,10 +90,11 @@ class VertexExecutor(tfx_executor.Executor):
         config = json_utils.loads(exec_properties[keys.CUSTOM_CONFIG_KEY])
         address, models = config[ENDPOINT_KEY], read_endpoint(config[ENDPOINT_KEY])
         model_uri, served = self.GetModelPath(input_dict), find_served(models)
+        label_map = open_storage(served.uri).read(LABEL_MAP_PATH) if served is not None and served.uri else None
         with local_folder(model_uri, is_of_model) as folder:
             manifest = build_manifest(folder)
             check_is_evaluated(manifest, blessed_digest(input_dict), model_uri)
-            change = describe_class_change(address, read_label_map_of(served), folder, config.get(CLASSES_KEY, "none"))
+            change = describe_class_change(address, label_map, folder, config.get(CLASSES_KEY, "none"))
         identity = manifest.identity
         serving = next((model for model in models if model.identity == identity and model.traffic_percent), None)
         if serving is not None:
@@ -126,11 +121,6 @@ class VertexExecutor(tfx_executor.Executor):
         super().Do(input_dict, output_dict, exec_properties)
         label_model(address, pushed_model.get_string_custom_property(PUSHED_DESTINATION_PROPERTY), identity)
         pushed_model.set_int_custom_property(PUSHED_IS_NEW_PROPERTY, 1)
-
-
-def read_label_map_of(model: EndpointModel | None) -> bytes | None:
-    """Return the label map of a deployed model; None if it has none."""
-    return open_storage(model.uri).read(LABEL_MAP_PATH) if model is not None and model.uri else None
 
 
 class VertexPusher(tfx_component.Pusher):

@@ -81,15 +81,8 @@ def predict(
     is set.
     """
     from detloom.pipelines.local.console import format_next, show_log
-    from detloom.pipelines.predict import image_files
+    from detloom.pipelines.predict import image_files, predict_files
     from detloom.pipelines.predict.label_files import CsvOutput, YoloOutput
-    from detloom.pipelines.predict.predict_files import (
-        Outputs,
-        ResultFile,
-        build_coco_output,
-        match_ground_truth,
-        predict_files,
-    )
     from detloom.trainer_module.export.predict import load_exported_detector
 
     if ground_truth is not None and json_file is None:
@@ -102,18 +95,21 @@ def predict(
         output /= images[0].name
     detector = load_exported_detector(copied_model(model))
     shown_score = choose_min_score(min_score, Path(detector.model_dir))
-    results: list[ResultFile] = []
+    results: list[predict_files.ResultFile] = []
+    label_map, stored_score = detector.label_map, min_score or 0.0
     if json_file is not None and ground_truth is not None:
-        coco, images = match_ground_truth(json_file, ground_truth, images, detector.label_map, min_score or 0.0)
+        coco, images = predict_files.match_ground_truth(
+            json_file, ground_truth, images, detector.label_map, min_score or 0.0
+        )
         results.append(coco)
     elif json_file is not None:
-        results.append(build_coco_output(json_file, images, detector.label_map, min_score or 0.0))
+        results.append(predict_files.build_coco_output(json_file, images, label_map, stored_score))
     if csv_file is not None:
         results.append(CsvOutput(csv_file, shown_score))
     if yolo is not None:
-        results.append(YoloOutput(yolo, images, detector.label_map, shown_score))
+        results.append(YoloOutput(yolo, images, label_map, shown_score))
     has_lines = is_one or (output is None and not results)
-    outputs = Outputs(
+    outputs = predict_files.Outputs(
         is_single=is_one,
         result_files=results,
         path=output,
@@ -123,7 +119,7 @@ def predict(
     show_log()
     # On a terminal, a progress bar between scrolling lines would flicker.
     has_progress = not is_one and not (has_lines and sys.stdout.isatty())
-    counts = predict_files(detector, images, outputs, batch_size, has_progress=has_progress)
+    counts = predict_files.predict_files(detector, images, outputs, batch_size, has_progress=has_progress)
     if other := image_files.find_other_images(what):
         named = ", ".join(map(escape, other[:3])) + (", ..." if len(other) > 3 else "")
         click.echo(f"skipped: {len(other)} images that are neither JPEG nor PNG ({named}); convert them.", err=True)

@@ -14,8 +14,7 @@ from detloom.pipelines.serving.request_limits import DEFAULT_MAX_REQUEST_MB
 from detloom.schemas.errors import InputError
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_LAST_CALLS_SECONDS = 10.0  # to answer the requests that were accepted
-_LAST_CALL_SECONDS = 10.0  # to finish the current call of the model after that
+_LAST_CALLS_SECONDS = 10.0  # to answer the requests that were accepted, and then to finish calls of the model
 
 
 @command(
@@ -76,5 +75,5 @@ def serve(model: Path | str, host: str, port: int, name: str, max_request_mb: fl
         server.serve_forever()
     server.server_close()
     server.wait_until_answered(_LAST_CALLS_SECONDS)
-    served.wait_until_idle(_LAST_CALL_SECONDS)
+    served.wait_until_idle(_LAST_CALLS_SECONDS)
     click.echo("Stopped.", err=True)

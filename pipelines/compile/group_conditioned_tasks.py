@@ -29,7 +29,8 @@ def group_conditioned_tasks(spec: Spec) -> None:
                 tasks[TRAINING_DAG] = _build_dag(spec, tasks, condition, names)
             else:
                 for name in names:
-                    _name_own_inputs(tasks[name], condition)
+                    own = {source: key for key, source in _sources(tasks[name]).items()}
+                    tasks[name]["triggerPolicy"]["condition"] = _fill_in(condition, own)
 
 
 def input_name(source: _Source) -> str:
@@ -58,11 +59,6 @@ def _source_of(task: Spec, key: str) -> _Source:
     producer, _, output = key.removeprefix("_").partition(".")
     assert (producer, output) in sources.values(), key
     return producer, output
-
-
-def _name_own_inputs(task: Spec, condition: str) -> None:
-    keys = {source: key for key, source in _sources(task).items()}
-    task["triggerPolicy"]["condition"] = _fill_in(condition, keys)
 
 
 def _fill_in(condition: str, keys: Mapping[_Source, str]) -> str:

@@ -74,9 +74,10 @@ def _pool(run: RunFile, vertex: Vertex, training: VertexTraining, workers: int) 
         machine["accelerator_count"] = training.accelerator_count
     if training.tpu_topology:
         machine["tpu_topology"] = training.tpu_topology
+    strategy = _strategy(run.trainer.strategy, training, workers)
     environment = {
         CODE_VARIABLE: describe_code(*_JOB_MODULES),
-        STRATEGY_VARIABLE: _as_text(_strategy(run.trainer.strategy, training, workers)),
+        STRATEGY_VARIABLE: strategy.kind if strategy == Strategy(kind=strategy.kind) else to_canonical_json(strategy),
     }
     pool: dict[str, Any] = {
         "machine_spec": machine,
@@ -105,11 +106,6 @@ def _strategy(asked: Strategy, training: VertexTraining, workers: int) -> Strate
             f"{', '.join(allowed)}."
         )
     return asked if asked.kind in allowed else Strategy(kind=allowed[0])
-
-
-def _as_text(strategy: Strategy) -> str:
-    """Return the kind, or JSON if other fields are set."""
-    return strategy.kind if strategy == Strategy(kind=strategy.kind) else to_canonical_json(strategy)
 
 
 def _kinds(training: VertexTraining, workers: int) -> tuple[StrategyKind, ...]:

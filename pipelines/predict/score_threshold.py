@@ -21,12 +21,7 @@ def recommended_score(model_dir: Path) -> float:
 
 
 def choose_min_score(given: float | None, model_dir: Path) -> float:
-    """Return the score threshold; print where it is from, unless --min-score was given, which wins.
-
-    Args:
-        given: value of --min-score.
-        model_dir: folder of the SavedModel.
-    """
+    """Return the score threshold; print where it is from, unless --min-score was given, which wins."""
     if given is not None:
         return given
     card = model_dir / EXTRAS_FOLDER / CARD_JSON

@@ -92,7 +92,7 @@ class TfliteDetector:
     def _run(self, pixels_1HWC: npt.NDArray[Any]) -> Rows:
         """Return the checked outputs."""
         try:
-            outputs = self._model.run({self._input: pixels_1HWC})
+            outputs: Rows = self._model.run({self._input: pixels_1HWC})
             if self._outputs == names.RAW_OUTPUT_NAMES:
                 num_classes = self._label_map.num_classes if self._label_map else 0
                 check_outputs(outputs, names.RAW_OUTPUTS, {"B": 1, "K": num_classes})

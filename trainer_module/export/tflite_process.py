@@ -37,18 +37,14 @@ class TfliteModel:
             RuntimeError: with the reason, if it cannot be loaded.
         """
         self._content, self._key = content, hashlib.sha256(content).hexdigest()
-        self.signatures, self.inputs = self._ask(None)
+        self.signatures, self.inputs = self.run(None)
 
-    def run(self, inputs: _Arrays) -> dict[str, npt.NDArray[Any]]:
-        """Call `serving_default`.
+    def run(self, inputs: _Arrays | None) -> Any:
+        """Call `serving_default`; without inputs, return `signatures` and `inputs`.
 
         Raises:
             RuntimeError: with the reason, if the call fails, ends its process or takes too long.
         """
-        outputs: dict[str, npt.NDArray[Any]] = self._ask(inputs)
-        return outputs
-
-    def _ask(self, inputs: _Arrays | None) -> Any:
         with _LOCK:
             process = _process_of(os.getpid())  # a forked process has its own
             try:

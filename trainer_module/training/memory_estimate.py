@@ -103,6 +103,8 @@ def estimate_memory(
     slots = _num_slots(config.train.optimizer) + int(config.train.moving_average is not None)
     device, device_bytes = _device_memory()
     host_bytes, is_on_host = usable_bytes(), device == "CPU"
+    sides = network.inputs[0].shape[1:]
+    image_bytes = 0 if None in sides else math.prod(sides) * tf.float32.size
     return MemoryEstimate(
         device=device,
         device_bytes=host_bytes if is_on_host else device_bytes,
@@ -113,7 +115,7 @@ def estimate_memory(
         batch_size=config.train.batch_size,
         num_parts=config.train.gradient_accumulation_steps * (1 if is_on_host else num_replicas),  # CPUs share memory
         shuffle_buffer=_shuffle_bytes(config.train_input, mean_record_bytes, split_bytes),
-        input_per_image=_BATCHES_IN_FLIGHT * (_image_bytes(network) + _mask_bytes(config)),
+        input_per_image=_BATCHES_IN_FLIGHT * (image_bytes + _mask_bytes(config)),
         process=max(process_bytes() - weights, 0) if is_on_host else process_bytes(),
         host_bytes=host_bytes,
     )
@@ -178,12 +180,6 @@ def _mask_bytes(config: TrainEvalConfig) -> int:
     if MASKS not in family.ground_truth_columns:
         return 0
     return config.train_input.max_number_of_boxes * math.prod(family.preprocessing.network_hw)
-
-
-def _image_bytes(network: keras.Model) -> int:
-    """Return the bytes of a decoded image; 0 if unknown."""
-    sides = network.inputs[0].shape[1:]
-    return 0 if None in sides else math.prod(sides) * tf.float32.size
 
 
 def _device_memory() -> tuple[str, int | None]:

@@ -49,6 +49,7 @@ _MOMENTUM = 0.9  # of batch norm: with the usual momentum, statistics would stil
 _SMALL_BOX_PX = 8  # at the network's input; the finest stride of its anchors is seldom below
 NUM_IMAGES = 16
 _MAX_SIDE_PX = 640  # of generated images
+_SHOWN_LOSSES = 8
 _MAX_MADE_CLASSES = 6  # distinguished by color only
 _LOGGER = logging.getLogger("detloom")
 
@@ -77,7 +78,8 @@ class SelfTestResult:
         """Return the report as lines of text."""
         verdict = "passed" if self.passed else "FAILED"
         metrics, (low, median, high) = self.evaluation.metrics, self.facts.box_sides_px
-        curve = ", ".join(f"{loss:.3g} at {step}" for step, loss in _thinned(self.loss_curve))
+        shown = np.unique(np.linspace(0, len(self.loss_curve) - 1, _SHOWN_LOSSES).astype(int))
+        curve = ", ".join(f"{loss:.3g} at {step}" for step, loss in (self.loss_curve[index] for index in shown))
         boxes = ", ".join(f"{name} {count}" for name, count in self.facts.num_boxes_by_class.items())
         restored = "nothing" if self.restored_share is None else f"{self.restored_share:.1%} of the parameters"
         return [
@@ -304,11 +306,6 @@ def _find_suggestions(test: _SelfTest, evaluation: Evaluation, facts: ImageFacts
         yield f"train_input.max_number_of_boxes is {facts.max_allowed}, but an image has {facts.max_boxes} boxes."
     if test.restored_share is not None and test.restored_share < 1:
         yield f"the checkpoint: {test.restored_share:.1%} of the parameters were restored (detloom restore-report)."
-
-
-def _thinned(curve: Sequence[tuple[int, float]], count: int = 8) -> list[tuple[int, float]]:
-    indices = np.unique(np.linspace(0, len(curve) - 1, count).astype(int))
-    return [curve[index] for index in indices]
 
 
 def first_with_boxes(files: Sequence[str]) -> list[bytes]:

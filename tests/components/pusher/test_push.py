@@ -7,7 +7,7 @@ from pushes import push, roll_back_at
 
 from detloom.components.pusher import push_to_folder
 from detloom.components.pusher.manifest import MANIFEST_FILE, RECORD_FILE, Origin, build_manifest
-from detloom.components.pusher.push import RolledBackError, list_versions, read_records
+from detloom.components.pusher.push import NotPushedError, list_versions, read_records
 from detloom.schemas.errors import InputError
 
 
@@ -93,7 +93,7 @@ def test_rolled_back_model_that_was_trained_again_is_recognized(model, other_mod
     push(other_model, serving, at=2.0)
     roll_back_at(serving, 3.0)
     (other_model / "saved_model.pb").write_bytes(b"the same graph with other names")
-    with pytest.raises(RolledBackError):
+    with pytest.raises(NotPushedError):
         push(other_model, serving, at=4.0, allow_rolled_back=False)
     (other_model / "variables" / "variables.index").write_bytes(b"other weights")
     assert push(other_model, serving, at=5.0, allow_rolled_back=False).is_new

@@ -2,6 +2,7 @@
 
 import inspect
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from google.cloud import aiplatform
@@ -28,7 +29,7 @@ ENDPOINT = VertexEndpoint(
 @pytest.fixture(autouse=True)
 def no_copy(monkeypatch):
     monkeypatch.setattr(tfx_executor.io_utils, "copy_dir", lambda src, dst: None)
-    monkeypatch.setattr(vertex_pusher, "read_label_map_of", lambda model: None)
+    monkeypatch.setattr(vertex_pusher, "open_storage", lambda address: SimpleNamespace(read=lambda name: None))
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from kfp import dsl
 
 from detloom.components.evaluator.blessing import BlessingDecision
-from detloom.components.pusher.push import PushResult, RolledBackError
+from detloom.components.pusher.push import NotPushedError, PushResult
 from detloom.pipelines.kfp_components import steps
 from detloom.schemas.contracts.metric_names import METRIC_NAMES
 
@@ -76,7 +76,7 @@ def test_a_blessed_model_is_pushed_with_its_origin(push):
 
 def test_a_model_that_is_not_blessed_or_was_rolled_back_is_not_pushed(push):
     assert push(blessed=False) == ("", [])
-    address, calls = push(error=RolledBackError("it was rolled back"))
+    address, calls = push(error=NotPushedError("it was rolled back"))
     assert (address, len(calls)) == ("", 1)
 
 
