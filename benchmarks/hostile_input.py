@@ -88,11 +88,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         model = write_tiny_detector(Path(folder, "model"))
         for number, case in enumerate(given["cases"]):
-            what = f"{case.get('command') or 'ingest ' + case['ingest']} {case.get('file', 'image')}"
+            what = f"{number}: {case.get('command') or 'ingest ' + case['ingest']} {case.get('file', 'image')}"
             files = list_files(case, given["parts"]) if any(word in what for word in args.words or [""]) else ()
             for name, content in files:
                 started = time.process_time()
-                end, is_traceback = run(case, content, Path(folder, f"{number}_{len(seconds)}"), model)
+                end, is_traceback = run(case, content, Path(tempfile.mkdtemp(dir=folder), "data"), model)
                 seconds[f"{what} {name}"] = spent = time.process_time() - started
                 bad += [f"{what} {name}"] if is_traceback or spent > LIMIT_SECONDS else []
                 print(f"{spent:7.2f} s  {what} {name}  {end!r}", flush=True)
