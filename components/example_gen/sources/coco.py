@@ -52,13 +52,7 @@ def detect(folder: DataFolder) -> FormatEvidence | None:
 
 def list_chunks(folder: DataFolder, split: str, source: str, settings: IngestSettings) -> Iterator[Chunk]:
     """Return one chunk for each annotation file; "" means every file that `detect` names."""
-    sources = [source] if source else find_files(folder)
-    if not sources:
-        raise InputError(f"{folder.root}: no COCO annotation file found; give one as the source of split {split!r}.")
-    for path in sources:
-        with folder.refuse(path):
-            folder.open(path).close()
-        yield Chunk(split, path)
+    return layout.list_file_chunks(folder, split, [source] if source else find_files(folder), DESCRIPTION)
 
 
 def read_chunk(folder: DataFolder, chunk: Chunk, settings: IngestSettings) -> Iterator[SourceItem]:

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 from detloom.components.example_gen.data_folder import DataFolder, SourceError, join_inside
 from detloom.components.example_gen.sources.image_entries import ImageEntry, read_record
 from detloom.components.example_gen.sources.json_values import show
-from detloom.components.example_gen.sources.layout import find_split_word, name_splits
+from detloom.components.example_gen.sources.layout import find_split_word, name_sources, name_splits
 from detloom.components.example_gen.sources.shapes import Box, box_around_ellipse, box_at
 from detloom.components.example_gen.sources.source_record import (
     MAX_ANNOTATION_BYTES,
@@ -50,9 +50,9 @@ def detect(folder: DataFolder) -> FormatEvidence | None:
         return FormatEvidence(f"CVAT annotations in {', '.join(paths[:4])}", splits) if paths else None
     (path,) = paths
     subsets = _find_subsets(folder, path)
-    splits = {find_split_word(subset) or subset: f"{path}#{subset}" for subset in subsets}
-    usable = len(splits) == len(subsets) > 0 and "" not in subsets and all(map(_is_split_name, splits))
-    return FormatEvidence(f"{path} is a CVAT annotation", splits if usable else {})
+    names = [find_split_word(subset) or subset for subset in subsets]
+    splits = name_sources([f"{path}#{subset}" for subset in subsets], names) if all(subsets) else {}
+    return FormatEvidence(f"{path} is a CVAT annotation", splits)
 
 
 def list_chunks(folder: DataFolder, split: str, source: str, settings: IngestSettings) -> Iterator[Chunk]:
@@ -301,7 +301,3 @@ def _find_subsets(folder: DataFolder, path: str) -> list[str]:
     except SourceError:
         return []
     return list(subsets)
-
-
-def _is_split_name(name: str) -> bool:
-    return name.isascii() and name.replace("_", "").replace("-", "").isalnum() and len(name) < 64

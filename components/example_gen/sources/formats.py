@@ -3,7 +3,6 @@
 To add a format: write its module (a `LabelFormat`), add a line to `FORMATS`, and its name to `IngestSettings.format`.
 """
 
-import codecs
 import posixpath
 from collections.abc import Iterator
 from dataclasses import replace
@@ -26,7 +25,7 @@ from detloom.components.example_gen.sources import (
     voc,
     yolo,
 )
-from detloom.components.example_gen.sources.layout import IMAGE_SUFFIXES
+from detloom.components.example_gen.sources.layout import find_image
 from detloom.components.example_gen.sources.name_index import with_image
 from detloom.components.example_gen.sources.source_record import Chunk, FormatEvidence, SourceItem, SourceRecord
 from detloom.components.example_gen.sources.unknown_files import describe_unknown
@@ -125,37 +124,34 @@ def detect_format(folder: DataFolder) -> tuple[str, FormatEvidence]:
         InputError: if no labelled format or more than one is found, or images with labels of an unknown form.
     """
     _check_is_no_file(folder)
-    found: dict[str, FormatEvidence] = {}
-    for name, label_format in FORMATS.items():
-        evidence = label_format.detect(folder)
-        if evidence is not None:
-            found[name] = evidence
-    labelled = [name for name in found if name != UNLABELLED] or list(found)
+    detected = {name: label_format.detect(folder) for name, label_format in FORMATS.items()}
+    found = {name: evidence for name, evidence in detected.items() if evidence is not None}
+    labelled = [name for name in found if name != UNLABELLED]
     if CSV in labelled and len(labelled) == 2 and (other := (set(labelled) & {"voc", "tfrecord"})):
         labelled = list(other)
         unread = f"{found[labelled[0]].sentence}; not read: {found[CSV].sentence}"
         found[labelled[0]] = replace(found[labelled[0]], sentence=unread)
-    if not labelled or labelled == [UNLABELLED]:
-        _check_is_not_above(folder)
-    if labelled == [UNLABELLED]:
-        _check_has_no_labels(folder, found[UNLABELLED])
-    if len(labelled) == 1:
-        return labelled[0], found[labelled[0]]
-    if labelled:
+    if len(labelled) > 1:
         reasons = "; ".join(f"{name}: {found[name].sentence}" for name in labelled)
         raise InputError(
             f"{folder.root}: matches more than one format ({reasons}); choose one with --format or data.format."
         )
+    if labelled:
+        return labelled[0], found[labelled[0]]
     if not folder.is_folder(""):
         raise InputError(f"{folder.root}: the folder does not exist; give the folder with the data set.")
-    looked_for = "; ".join(f"{name}: {known.DESCRIPTION}" for name, known in FORMATS.items())
-    label = find_label_like(folder)
+    _check_is_not_above(folder)
+    images, label = found.get(UNLABELLED), find_label_like(folder)
+    if images and not label:
+        return UNLABELLED, images
+    parts = [images.sentence] if images else []
     if label:
-        _check_encoding(folder, label)
-    named = f"; {label} is of an unknown format{describe_unknown(folder, label)}" if label else ""
+        parts.append(f"{label}, which no format can read{describe_unknown(folder, label)}")
+    contains = f"contains {', and '.join(parts)}" if parts else "no format is recognised"
+    looked_for = "; ".join(f"{name}: {known.DESCRIPTION}" for name, known in FORMATS.items())
     raise InputError(
-        f"{folder.root}: no format is recognised{named}; looked for {looked_for}. Check the folder, or choose by "
-        "--format or data.format."
+        f"{folder.root}: {contains}; looked for {looked_for}. Check the folder, or choose with --format or "
+        f"data.format. For images without labels, use {UNLABELLED} (--format {UNLABELLED})."
     )
 
 
@@ -163,25 +159,6 @@ def _check_is_no_file(folder: DataFolder) -> None:
     if folder.is_file(""):
         parent = posixpath.dirname(folder.root) or "."
         raise InputError(f"{folder.root}: this is a file; give the folder with the data set, such as {parent}.")
-
-
-def _check_has_no_labels(folder: DataFolder, images: FormatEvidence) -> None:
-    label = find_label_like(folder)
-    if label:
-        _check_encoding(folder, label)
-        looked_for = "; ".join(f"{name}: {known.DESCRIPTION}" for name, known in FORMATS.items() if name != UNLABELLED)
-        raise InputError(
-            f"{folder.root}: contains {images.sentence}, and {label}, which may contain labels of an unknown format"
-            f"{describe_unknown(folder, label)}; "
-            f"looked for {looked_for}. Choose with --format or data.format; for images without labels, use "
-            f"{UNLABELLED} (--format {UNLABELLED})."
-        )
-
-
-def _check_encoding(folder: DataFolder, path: str) -> None:
-    with folder.refuse(path), folder.open(path) as file:
-        if file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-            raise InputError(f"{folder.root}/{path}: is UTF-16, allowed: UTF-8; convert it (iconv -f UTF-16 -t UTF-8).")
 
 
 def _check_is_not_above(folder: DataFolder) -> None:
@@ -202,23 +179,12 @@ def _find_labelled_format(root: str) -> str:
 
 def find_label_like(folder: DataFolder) -> str:
     """Return a file that may contain labels: by suffix, or a .txt in a label folder or with an image's name."""
-    image_stems: set[str] = set()
-    text_stems: dict[str, str] = {}
-    current = ""
     for path in folder.iter_files():
-        parent, _, name = path.rpartition("/")
-        stem, suffix = posixpath.splitext(name)
-        suffix = suffix.lower()
-        if suffix in _LABEL_SUFFIXES:
+        stem, suffix = posixpath.splitext(path)
+        if suffix.lower() in _LABEL_SUFFIXES:
             return path
-        if parent != current:
-            current, image_stems, text_stems = parent, set(), {}
-        if suffix == ".txt":
-            if any(word in parent.lower() for word in _LABEL_WORDS) or stem in image_stems:
+        if suffix.lower() == ".txt":
+            parent = posixpath.dirname(path).lower()
+            if any(word in parent for word in _LABEL_WORDS) or find_image(folder, stem):
                 return path
-            text_stems[stem] = path
-        elif suffix in IMAGE_SUFFIXES:
-            if stem in text_stems:
-                return text_stems[stem]
-            image_stems.add(stem)
     return ""

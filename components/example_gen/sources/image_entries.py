@@ -78,13 +78,8 @@ class EntryFormat:
 
     def list_chunks(self, folder: DataFolder, split: str, source: str, settings: IngestSettings) -> Iterator[Chunk]:
         """Return one chunk for each file."""
-        sources = [source] if source else self._find_files(folder)
-        if not sources:
-            raise InputError(f"{folder.root}: no source of {split!r} found; looked for {self.DESCRIPTION}.")
-        for path in sources:
-            with folder.refuse(path):
-                folder.open(path).close()
-            yield Chunk(split, path)
+        paths = [source] if source else self._find_files(folder)
+        return layout.list_file_chunks(folder, split, paths, self.DESCRIPTION)
 
     def read_chunk(self, folder: DataFolder, chunk: Chunk, settings: IngestSettings) -> Iterator[SourceItem]:
         """Yield the records; the record key is the image's name as the file writes it, without suffix."""

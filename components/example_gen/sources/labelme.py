@@ -7,16 +7,9 @@ from typing import Any
 
 from detloom.components.example_gen.data_folder import DataFolder, SourceError, join_inside, unreadable
 from detloom.components.example_gen.sources import layout
-from detloom.components.example_gen.sources.image_entries import ImageEntry, number_marks, read_record
+from detloom.components.example_gen.sources.image_entries import ImageEntry, image_name, number_marks, read_record
 from detloom.components.example_gen.sources.image_folder import IMAGE_SUFFIXES
-from detloom.components.example_gen.sources.json_values import (
-    MAX_TEXT_BYTES,
-    is_pixel_count,
-    is_text,
-    name_type,
-    parse_json,
-    show,
-)
+from detloom.components.example_gen.sources.json_values import MAX_TEXT_BYTES, is_text, name_type, parse_json, show
 from detloom.components.example_gen.sources.name_index import find_image
 from detloom.components.example_gen.sources.shapes import box_at, read_hw, read_points, read_polygon
 from detloom.components.example_gen.sources.source_record import (
@@ -75,18 +68,16 @@ def read_chunk(folder: DataFolder, chunk: Chunk, settings: IngestSettings) -> It
 
 
 def _read_file(data: Any, with_masks: bool) -> ImageEntry:
-    """Return the entry of an object with `shapes`, `imagePath`, and sizes that are whole numbers or absent."""
-    problem = _find_problem(data)
-    if problem is not None:
-        raise unreadable(problem)
+    if not isinstance(data, dict):
+        raise unreadable(f"the top level must be an object, got {name_type(data)}")
+    names = (image_name(data.get("imagePath")),)
+    marks = number_marks("shapes", data.get("shapes"))
     declared_hw = read_hw(data.get("imageHeight"), data.get("imageWidth"))
-    marks = number_marks("shapes", data["shapes"])
-    return ImageEntry((data["imagePath"],), marks, lambda shape: _read_shape(shape, with_masks), declared_hw)
+    return ImageEntry(names, marks, lambda shape: _read_shape(shape, with_masks), declared_hw)
 
 
-def _find_image(folder: DataFolder, json_path: str, written: str, images_dir: str) -> str:
+def _find_image(folder: DataFolder, json_path: str, name: str, images_dir: str) -> str:
     """Return the image's path; if image and JSON were renamed together, the image beside the JSON with its name."""
-    name = written.replace("\\", "/")  # LabelMe on Windows
     if images_dir:
         return join_inside(images_dir, posixpath.basename(name)) or name
     beside = posixpath.dirname(json_path)
@@ -108,19 +99,6 @@ def read_embedded_image(folder: DataFolder, path: str) -> bytes:
         return base64.b64decode(parse_json(folder.read_text(path, MAX_ANNOTATION_BYTES))["imageData"])
     except (ValueError, TypeError, KeyError):
         raise SourceError(Reason.NOT_AN_IMAGE, "imageData is not base64") from None
-
-
-def _find_problem(data: Any) -> str | None:
-    if not isinstance(data, dict):
-        return f"the top level must be an object, got {name_type(data)}"
-    if not isinstance(data.get("shapes"), list):
-        return f"'shapes' must be a list, got {name_type(data.get('shapes'))}"
-    if not is_text(data.get("imagePath")):
-        return f"'imagePath' must be text of at most {MAX_TEXT_BYTES} bytes, got {show(data.get('imagePath'))}"
-    for key in ("imageHeight", "imageWidth"):
-        if data.get(key) is not None and not is_pixel_count(data[key]):
-            return f"{key!r} must be a whole number of pixels, got {show(data[key])}"
-    return None
 
 
 def _read_shape(shape: Any, with_masks: bool) -> list[SourceObject] | str:

@@ -110,6 +110,20 @@ def _with_line_feeds(text: str) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 
+def list_file_chunks(folder: DataFolder, split: str, paths: Sequence[str], description: str) -> Iterator[Chunk]:
+    """Yield one chunk for each annotation file.
+
+    Raises:
+        InputError: if a file cannot be read; or if there is none, with the description of what was looked for.
+    """
+    if not paths:
+        raise InputError(f"{folder.root}: no source of the split {split!r} found; looked for {description}.")
+    for path in paths:
+        with folder.refuse(path):
+            folder.open(path).close()
+        yield Chunk(split, path)
+
+
 def read_label_lines(folder: DataFolder, chunk: Chunk, path: str, key: str) -> list[tuple[str, str]] | Reject:
     """Return place and text of each non-blank line of an image's label file, or the reject of its record."""
     try:

@@ -47,17 +47,7 @@ def detect(folder: DataFolder) -> FormatEvidence | None:
 
 def list_chunks(folder: DataFolder, split: str, source: str, settings: IngestSettings) -> Iterator[Chunk]:
     """Return one chunk for each CSV file; "" means every file that `detect` names."""
-    sources = [source] if source else _find_files(folder)
-    if not sources:
-        needed = ", ".join(_NEEDED)
-        raise InputError(f"{folder.root}: no CSV file with the columns {needed}; give one as the source of {split!r}.")
-    for path in sources:
-        with folder.refuse(path), folder.open(path) as file:
-            columns = _read_header(f"{folder.root}/{path}", file)
-        for name in (*_NEEDED, *_FLAGS):
-            if columns.count(name) > 1:
-                raise InputError(f"{folder.root}/{path}:1: the column {name} occurs twice; remove or rename one.")
-        yield Chunk(split, path)
+    return layout.list_file_chunks(folder, split, [source] if source else _find_files(folder), DESCRIPTION)
 
 
 def read_chunk(folder: DataFolder, chunk: Chunk, settings: IngestSettings) -> Iterator[SourceItem]:
@@ -68,6 +58,9 @@ def read_chunk(folder: DataFolder, chunk: Chunk, settings: IngestSettings) -> It
     with ImageGroups() as groups:
         with folder.refuse(chunk.source), folder.open(chunk.source) as file:
             columns = ["image" if name == "ImageID" else name for name in _read_header(where, file)]
+            repeated = [name for name in ("image", *_NEEDED, *_FLAGS) if columns.count(name) > 1]
+            if repeated:
+                raise InputError(f"{where}:1: the column {repeated[0]} occurs twice; remove or rename one.")
             for place, problem in group_rows(read_lines(file, where), columns, groups):
                 yield chunk.reject_box(Reason.UNREADABLE_ANNOTATION, "", f"{place}: {problem}")
         sample = groups.some_images(layout.SAMPLE)

@@ -10,6 +10,11 @@ _COCO = "export it as COCO"
 _COLUMNS = "filename, class, xmin, ymin, xmax, ymax"
 # Suffixes, an expression in the first 16 KiB, and what such a file is; the first match counts.
 _KINDS = (
+    (
+        ".json .jsonl .csv .xml .txt",
+        r"^(\xff\xfe|\xfe\xff)",
+        "UTF-16; convert it to UTF-8 with `iconv -f UTF-16 -t UTF-8`",
+    ),
     (".json", r'"file"\s*:.*"fname"', f"a project of VIA 3; label images with VIA 2, or {_COCO}"),
     (".json .ndjson", r'"data_row"|"External ID"', f"an export of Labelbox; {_COCO} with its converter"),
     (".json", r'"item"\s*:.*"slots"|"bounding_box"\s*:', "Darwin JSON of V7; export it as COCO or VOC"),

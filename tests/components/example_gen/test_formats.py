@@ -172,7 +172,7 @@ DETECTED = [
         {"train": "annotations.xml#Train", "val": "annotations.xml#Validation"},
     ),
     ("cvat", {"annotations.xml": CVAT_FILE.format("Train", "")}, {}),
-    ("cvat", {"job.xml": CVAT_FILE}, {}),
+    ("cvat", {"job.xml": CVAT_FILE.format("", "a")}, {}),
     ("cvat", {"job.xml": CVAT_FILE, "job2.xml": CVAT_FILE}, {}),
     (
         "cvat",
@@ -387,5 +387,5 @@ def test_a_folder_above_data_sets_is_refused_with_their_names_and_formats(tmp_pa
 
 def test_labels_in_utf_16_are_named_as_such(tmp_path):
     write_files(tmp_path, {"a.jpg": b"x", "all.json": '{"images": []}'.encode("utf-16")})
-    with pytest.raises(InputError, match=r"all\.json: is UTF-16"):
+    with pytest.raises(InputError, match=r"all\.json, .*UTF-16; convert"):
         formats.detect_format(DataFolder(str(tmp_path)))
