@@ -171,7 +171,7 @@ def build_job(
         check_split_name(name, f"{root}: the data set's own splits")
     splits: Mapping[str, str] = params.splits or evidence.splits or {WHOLE_SPLIT: ""}
     sources = {"": params.source} if params.split_by_ratio else dict(splits)
-    names = params.split_by_ratio or {**splits, **params.cut_from_train}
+    names = params.split_by_ratio or (*splits, *params.cut_from_train)
     if params.cut_from_train and TRAIN not in splits:
         raise InputError(f"{root}: cut_from_train needs a split {TRAIN}; the data set has {', '.join(splits)}.")
     if taken := sorted(params.cut_from_train.keys() & splits.keys()):

@@ -80,7 +80,7 @@ class NameIndex:
 
     def iter_files(self) -> Iterator[str]:
         """Yield the paths of all files."""
-        last = 0
+        last: str | int = 0
         while rows := self._select("path, rowid", "rowid > ? ORDER BY rowid", last):
             yield from (path for path, _ in rows)
             last = rows[-1][1]
