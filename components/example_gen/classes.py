@@ -11,7 +11,6 @@ from detloom.components.example_gen.read_annotations import ReadOutcome
 from detloom.components.example_gen.sources import formats
 from detloom.components.example_gen.sources.source_record import TOO_MANY_CLASSES
 from detloom.schemas.contracts.label_map import LabelMap
-from detloom.schemas.contracts.rejects import Reject
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.data import name_setting
 
@@ -109,17 +108,14 @@ def choose_label_map(summary: ReadSummary, job: IngestJob) -> LabelMap | None:
     return None
 
 
-def check_has_objects(summary: ReadSummary, job: IngestJob, stray: Reject | None, num_stray_boxes: int) -> None:
-    """Raise if no object was read, with the first reason; the report says it if all records were rejected.
-
-    Args:
-        stray: the first label file without an image; all of them have `num_stray_boxes`.
-    """
+def check_has_objects(summary: ReadSummary, job: IngestJob) -> None:
+    """Raise if no object was read, with the first reason; the report says it if all records were rejected."""
     if summary.all_are_refused or any(summary.boxes_by_class.values()):
         return
-    first = summary.first_reject or ((stray.file, stray.detail) if stray else None)
-    num_refused = summary.num_boxes_in + num_stray_boxes
-    reason = f"; {num_refused} boxes were rejected; the first reason is {first[0]}: {first[1]}" if first else ""
+    reason = ""
+    if summary.first_reject:
+        file, detail = summary.first_reject
+        reason = f"; {summary.num_boxes_in} boxes were rejected; the first reason is {file}: {detail}"
     if message := explain_no_objects(job, sum(summary.num_in.values()), reason):
         raise InputError(message)
 

@@ -107,7 +107,7 @@ def plan(num_chunks: int, job: IngestJob) -> list[Shard]:
     try:
         outcomes = map_files(job.staging, functools.partial(read_outcome, job), range(num_chunks))
         summary = merge_outcomes(outcomes, job)
-        result.num_in, result.num_boxes_in = sum(summary.num_in.values()), summary.num_boxes_in
+        result.num_in = sum(summary.num_in.values())
         result.counts = summary.counts
         _check_sources(summary, job)
         label_map = choose_label_map(summary, job)
@@ -124,15 +124,15 @@ def plan(num_chunks: int, job: IngestJob) -> list[Shard]:
                 result.counts.setdefault(reject.split, SplitCounts()).add_reject(reject)
                 rejects.write(format_reject(reject) + b"\n")
 
-            stray = None
             for reject in find_unlisted(database, job, result.unlisted):
-                stray = stray or reject
-                result.num_boxes_in += reject.num_boxes
+                summary.first_reject = summary.first_reject or (reject.file, reject.detail)
+                summary.num_boxes_in += reject.num_boxes
                 refuse(reject)
+            result.num_boxes_in = summary.num_boxes_in
             if result.unlisted.num_unread_boxes:
                 left_out = result.counts.setdefault("", SplitCounts()).left_out
                 left_out[UNREAD_BOX] += result.unlisted.num_unread_boxes
-            check_has_objects(summary, job, stray, result.num_boxes_in - summary.num_boxes_in)
+            check_has_objects(summary, job)
             for reject in _refuse_duplicates(database):
                 refuse(reject)
             if job.joins_duplicates:

@@ -13,11 +13,11 @@ import posixpath
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-from detloom.components.example_gen.data_folder import DataFolder, SourceError, join_inside
+from detloom.components.example_gen.data_folder import DataFolder, SourceError, join_inside, unreadable
 from detloom.components.example_gen.sources.image_entries import ImageEntry, read_record
 from detloom.components.example_gen.sources.json_values import show
 from detloom.components.example_gen.sources.layout import find_split_word, name_sources, name_splits
-from detloom.components.example_gen.sources.shapes import Box, box_around_ellipse, box_at
+from detloom.components.example_gen.sources.shapes import Box, box_around_ellipse, box_at, parse_hw, read_polygon
 from detloom.components.example_gen.sources.source_record import (
     MAX_ANNOTATION_BYTES,
     Chunk,
@@ -121,7 +121,7 @@ class _ImageReader:
             detail = f"image {number}: the attribute name is missing or empty"
             yield self._chunk.reject_record(Reason.UNREADABLE_ANNOTATION, f"#{number}", detail, num_boxes=num_boxes)
             return
-        image_hw = _read_hw(image)
+        image_hw = parse_hw(image.get("height"), image.get("width"))
         shapes = ((f"shape {index}", shape) for index, shape in enumerate(image))
         entry = ImageEntry((name,), shapes, lambda shape: self._read_shape(shape, image_hw), image_hw)
         image_path = self._find_image(name, image.get("subset") or "")
@@ -141,7 +141,7 @@ class _ImageReader:
             return str(shape.tag)
         name = (shape.get("label") or "").strip()
         if not name:
-            raise _bad(f"<{shape.tag:.40}>: the attribute label is missing or empty")
+            raise unreadable(f"<{shape.tag:.40}>: the attribute label is missing or empty")
         box, mask = self._read_outline(shape, name, image_hw)
         flags = {
             (attribute.get("name") or "").strip().lower(): (attribute.text or "").strip().lower() in ("true", "1")
@@ -172,13 +172,14 @@ class _ImageReader:
                 mask = _read_mask(shape, name, (left, top, width, height), image_hw) if self._with_masks else None
                 return (left, top, left + width, top + height), mask
             case "polygon":
-                points = _read_points(shape, name)
-                return bounding_box(points[0::2], points[1::2]), [points] if self._with_masks else None
+                text = shape.get("points") or ""
+                box, polygon = read_polygon(_read_points(text), text)
+                return box, polygon if self._with_masks else None
             case "cuboid":
                 corners = [f"{axis}{end}{side}" for end in ("tl", "bl", "tr", "br") for side in (1, 2) for axis in "xy"]
                 values = _read_numbers(shape, name, corners)
                 return bounding_box(values[0::2], values[1::2]), None
-        raise _bad(f"class {show(name)}: <{shape.tag:.40}>, allowed: box, polygon, ellipse, mask, cuboid")
+        raise unreadable(f"class {show(name)}: <{shape.tag:.40}>, allowed: box, polygon, ellipse, mask, cuboid")
 
 
 def _read_numbers(shape: Any, class_name: str, attributes: Any) -> list[float]:
@@ -189,7 +190,7 @@ def _read_numbers(shape: Any, class_name: str, attributes: Any) -> list[float]:
             numbers.append(float(text))
         except (TypeError, ValueError):
             where = f"class {show(class_name)}: <{shape.tag}>"
-            raise _bad(f"{where} needs a number {attribute}, got {show(text)}") from None
+            raise unreadable(f"{where} needs a number {attribute}, got {show(text)}") from None
     return numbers
 
 
@@ -201,16 +202,13 @@ def _read_angle(shape: Any, class_name: str) -> float:
     return math.radians(degrees) if math.isfinite(degrees) else math.nan
 
 
-def _read_points(shape: Any, class_name: str) -> list[float]:
-    """Return x1, y1, x2, y2, ... of at least three points."""
-    text = shape.get("points") or ""
+def _read_points(text: str) -> list[tuple[float, float]] | None:
+    """Return the points of "x,y;x,y;..."; None if it is anything else."""
     try:
-        pairs = [tuple(map(float, pair.split(","))) for pair in text.split(";")]
+        pairs = [pair.split(",") for pair in text.split(";")]
+        return [(float(x), float(y)) for x, y in pairs]
     except ValueError:
-        pairs = []
-    if len(pairs) < 3 or not all(len(pair) == 2 for pair in pairs):
-        raise _bad(f"class {show(class_name)}: <{shape.tag}> needs at least three points 'x,y;...', got {show(text)}")
-    return [value for pair in pairs for value in pair]
+        return None
 
 
 def _read_mask(
@@ -221,13 +219,13 @@ def _read_mask(
 
     where = f"class {show(class_name)}: <mask>"
     if image_hw is None or not all(map(float.is_integer, box_xywh_px)):
-        raise _bad(f"{where} needs whole pixels, and width and height of its image", Reason.UNREADABLE_MASK)
+        raise SourceError(Reason.UNREADABLE_MASK, f"{where} needs whole pixels, and width and height of its image")
     left, top, width, height = map(int, box_xywh_px)
     image_height, image_width = image_hw
     inside = 0 <= left < left + width <= image_width and 0 <= top < top + height <= image_height
     if not inside or width * height > _MAX_MASK_PIXELS:
         detail = f"{where} of {width}x{height} at {left}, {top}, allowed: inside the image, {_MAX_MASK_PIXELS} pixels"
-        raise _bad(detail, Reason.UNREADABLE_MASK)
+        raise SourceError(Reason.UNREADABLE_MASK, detail)
     text = shape.get("rle") or ""
     try:
         runs = [int(run) for run in text.split(",")]
@@ -235,7 +233,7 @@ def _read_mask(
         runs = [-1]
     if min(runs) < 0 or sum(runs) != width * height:
         detail = f"{where} needs runs that sum to {width * height} pixels, got {show(text)}"
-        raise _bad(detail, Reason.UNREADABLE_MASK)
+        raise SourceError(Reason.UNREADABLE_MASK, detail)
     mask_HW = np.repeat(np.arange(len(runs)) % 2 == 1, runs).reshape(height, width)
     edges = np.diff(np.pad(mask_HW.T, ((0, 0), (1, 1))).astype(np.int8), axis=1)
     starts, ends = (
@@ -248,18 +246,6 @@ def _read_mask(
     borders = np.stack([starts, ends], axis=1).ravel()
     counts = np.diff(np.concatenate([[0], borders, [image_height * image_width]]))
     return {"size": [image_height, image_width], "counts": counts.tolist()}
-
-
-def _bad(detail: str, reason: Reason = Reason.UNREADABLE_ANNOTATION) -> SourceError:
-    return SourceError(reason, detail)
-
-
-def _read_hw(image: Any) -> tuple[int, int] | None:
-    try:
-        height, width = int(image.get("height")), int(image.get("width"))
-    except (TypeError, ValueError):
-        return None
-    return (height, width) if height > 0 and width > 0 else None
 
 
 def _read_classes(meta: Any) -> Iterator[SourceClass]:

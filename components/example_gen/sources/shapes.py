@@ -53,3 +53,11 @@ def read_hw(height: Any, width: Any) -> tuple[int, int] | None:
     """Return the size of an image; None unless both are whole numbers above 0."""
     is_size = is_pixel_count(height) and is_pixel_count(width) and height and width
     return (int(height), int(width)) if is_size else None
+
+
+def parse_hw(height: str | None, width: str | None) -> tuple[int, int] | None:
+    """Return the size of an image from text; None if it is absent, unreadable or zero, as some tools write it."""
+    try:
+        return read_hw(int(float(height or 0)), int(float(width or 0)))
+    except (ValueError, OverflowError):
+        return None

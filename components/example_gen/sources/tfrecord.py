@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from detloom.components.example_gen.data_folder import DataFolder, SourceError
+from detloom.components.example_gen.data_folder import DataFolder, SourceError, unreadable
 from detloom.components.example_gen.sources import layout
 from detloom.components.example_gen.sources.image_groups import MAX_OBJECTS_PER_IMAGE
 from detloom.components.example_gen.sources.json_values import is_text, show
@@ -123,7 +123,7 @@ class _FileReader:
         self._num_boxes = num_boxes = max(len(features[name].float_list.value) for name in keys.BOX_KEYS_YXYX)
         columns = [_aligned(features, name, "float_list", num_boxes) for name in keys.BOX_KEYS_YXYX]
         if num_boxes and not all(columns):
-            raise _bad("ymin, xmin, ymax or xmax is missing")
+            raise unreadable("ymin, xmin, ymax or xmax is missing")
         key = next(filter(None, (_read_name(features, name) for name in self._key_features)), key)
         texts = _aligned(features, keys.CLASS_TEXT, "bytes_list", num_boxes)
         ids = _aligned(features, keys.CLASS_ID, "int64_list", num_boxes)
@@ -134,7 +134,7 @@ class _FileReader:
         areas = _aligned(features, keys.AREA, "float_list", num_boxes)
         weights = _aligned(features, keys.WEIGHT, "float_list", num_boxes)
         if not all(0 <= weight < math.inf for weight in weights):
-            raise _bad(f"{keys.WEIGHT} has a value that is negative or not finite")
+            raise unreadable(f"{keys.WEIGHT} has a value that is negative or not finite")
         masks = self._read_masks(features, num_boxes)
         keypoints = self._read_keypoints(features, num_boxes)
         height, width = (_read_size(features, name) for name in (keys.IMAGE_HEIGHT, keys.IMAGE_WIDTH))
@@ -220,7 +220,7 @@ class _FileReader:
         counts = counts or [len(xs) // num_boxes] * num_boxes
         if not len(xs) == len(ys) == len(seen) == sum(counts) or min(counts) < 0:
             detail = f"{len(xs)} x, {len(ys)} y, {len(seen)} visibilities of keypoints do not fit {num_boxes} objects"
-            raise _bad(detail, Reason.UNREADABLE_KEYPOINTS)
+            raise SourceError(Reason.UNREADABLE_KEYPOINTS, detail)
         points = iter(zip(xs, ys, (value if value in (0, 1, 2) else 0 for value in seen), strict=True))
         return [tuple(itertools.islice(points, count)) for count in counts]
 
@@ -268,21 +268,17 @@ def _parse_example(data: bytes) -> Any:
     try:
         return parse_features(data)
     except ValueError as error:
-        raise _bad(str(error)) from None
-
-
-def _bad(detail: str, reason: Reason = Reason.UNREADABLE_ANNOTATION) -> SourceError:
-    return SourceError(reason, detail)
+        raise unreadable(str(error)) from None
 
 
 def _values(features: Any, key: str, kind: str, limit: int = MAX_OBJECTS_PER_IMAGE) -> list[Any]:
     """Return the values of a feature; an empty list if it is absent."""
     found = features[key].WhichOneof("kind")
     if found not in (None, kind):
-        raise _bad(f"{key} must be of kind {kind}, got {found}")
+        raise unreadable(f"{key} must be of kind {kind}, got {found}")
     values = getattr(features[key], kind).value
     if len(values) > limit:
-        raise _bad(f"{len(values)} values of {key}, too many to hold in memory", Reason.TOO_MANY_BOXES)
+        raise SourceError(Reason.TOO_MANY_BOXES, f"{len(values)} values of {key}, too many to hold in memory")
     return list(values)
 
 
@@ -290,7 +286,7 @@ def _aligned(features: Any, key: str, kind: str, num_boxes: int) -> list[Any]:
     """Return one value per box, or an empty list."""
     values = _values(features, key, kind)
     if values and len(values) != num_boxes:
-        raise _bad(f"{key} has {len(values)} values for {num_boxes} boxes")
+        raise unreadable(f"{key} has {len(values)} values for {num_boxes} boxes")
     return values
 
 

@@ -26,6 +26,7 @@ from detloom.components.example_gen.sources.layout import (
     read_names,
 )
 from detloom.components.example_gen.sources.name_index import find_folder, index_of, reject_ambiguous
+from detloom.components.example_gen.sources.shapes import parse_hw
 from detloom.components.example_gen.sources.source_record import (
     MAX_ANNOTATION_BYTES,
     Chunk,
@@ -118,7 +119,8 @@ def read_chunk(folder: DataFolder, chunk: Chunk, settings: IngestSettings) -> It
             continue
         image_path = images.find(path, (root.findtext("filename") or "").strip())
         objects = ((f"object {index}", element) for index, element in enumerate(root.iterchildren("object")))
-        entry = ImageEntry((), objects, _read_object, _declared_hw(root))
+        declared_hw = parse_hw(root.findtext("size/height"), root.findtext("size/width"))
+        entry = ImageEntry((), objects, _read_object, declared_hw)
         yield from read_record(Chunk(chunk.split, path), stem, image_path, entry)
 
 
@@ -194,15 +196,6 @@ class _ImageFinder:
         if at == len(parts):
             return (here, *existing)
         return tuple(dict.fromkeys((*below, *(existing or usual[:1]), here, base)))
-
-
-def _declared_hw(root: Any) -> tuple[int, int] | None:
-    """Return height and width of `<size>`; None if absent, unreadable or zero, as some tools write it."""
-    try:
-        height, width = int(float(root.findtext("size/height"))), int(float(root.findtext("size/width")))
-    except (TypeError, ValueError, OverflowError):
-        return None
-    return (height, width) if height > 0 and width > 0 else None
 
 
 def _read_object(element: Any) -> list[SourceObject]:

@@ -82,7 +82,7 @@ def detect(folder: DataFolder) -> FormatEvidence | None:
     places = list(found)
     if places == ["images"]:
         places = [path for path in folder.list_folders("images") if find_split_word(posixpath.basename(path))]
-    if any(map(_is_split_place, places)):
+    if any(find_split_word(name) for place in places for name in place.split("/")):
         places += _find_unlabelled_splits(folder, places)
         splits = name_splits(places)
     else:
@@ -243,12 +243,8 @@ def _list_images(folder: DataFolder, split: str, places: list[str]) -> Iterator[
             if not has_data:
                 line = line.removeprefix("data/")  # Darknet's own folder, which CVAT's export assumes
             beside = join_inside(base, line) if line.startswith("./") else None
-            yield beside or _inside_or_as_is(folder, line)
-
-
-def _inside_or_as_is(folder: DataFolder, line: str) -> str:
-    """Normalize a listed path that stays inside; an absolute one below the data folder becomes relative."""
-    return join_inside("", line.removeprefix(folder.root.rstrip("/") + "/")) or line
+            below = line.removeprefix(folder.root.rstrip("/") + "/")  # an absolute path becomes relative
+            yield beside or join_inside("", below) or line
 
 
 def _find_locations(folder: DataFolder, data: DataFile, key: str) -> list[str]:
@@ -306,11 +302,6 @@ def _find_labelled(folder: DataFolder) -> dict[str, str]:
         if label:
             found[place] = label
     return found
-
-
-def _is_split_place(path: str) -> bool:
-    """Return whether a folder, or the folder around its images/, has the name of a split."""
-    return any(find_split_word(name) for name in path.split("/"))
 
 
 def _find_unlabelled_splits(folder: DataFolder, places: list[str]) -> list[str]:
