@@ -268,8 +268,7 @@ class _Join:
         if image is None:
             for _, payload in objects:
                 index = read_payload(payload)[0]
-                detail = f"annotations[{index}]: image_id {show(image_id)} is not among the images"
-                self.strays.add(self.chunk.reject_box(Reason.UNKNOWN_IMAGE, image_id, detail))
+                self.strays.add(_reject_stray(self.chunk, index, {"image_id": image_id}))
             return
         path = self._find_image(image_id, image, len(indexes))
         if not isinstance(path, str):
@@ -334,7 +333,7 @@ def _reject_stray(chunk: Chunk, index: int, annotation: Any) -> Reject:
         return chunk.reject_box(Reason.UNREADABLE_ANNOTATION, "", detail)
     image_id = annotation.get("image_id") if isinstance(annotation, dict) else None
     detail = f"annotations[{index}]: image_id {show(image_id)} is not among the images"
-    return chunk.reject_box(Reason.UNKNOWN_IMAGE, "", detail)
+    return chunk.reject_box(Reason.UNKNOWN_IMAGE, _id(image_id) or "", detail)
 
 
 def _unknown_category(category_id: Any) -> SourceError:

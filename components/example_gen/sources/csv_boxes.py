@@ -8,7 +8,7 @@ that of RetinaNet or makesense. A row with an image and no coordinates is an ima
 import itertools
 
 from detloom.components.example_gen.data_folder import unreadable
-from detloom.components.example_gen.sources.csv_rows import Columns, split_line
+from detloom.components.example_gen.sources.csv_rows import Columns, parse_number, split_line
 from detloom.components.example_gen.sources.image_entries import EntryFormat, ImageEntry, ImageRows, image_name
 from detloom.components.example_gen.sources.json_values import is_text, show
 from detloom.components.example_gen.sources.layout import IMAGE_SUFFIXES
@@ -48,17 +48,10 @@ def _find_columns(line: str) -> Columns | None:
         if (
             len(values) == len(order)
             and row["image"].lower().endswith(IMAGE_SUFFIXES)
-            and None not in map(_number, numbers)
+            and None not in map(parse_number, numbers)
         ):
             return order, False
     return None
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
 
 
 def _read_entry(element: ImageRows, settings: IngestSettings) -> ImageEntry:
@@ -66,12 +59,12 @@ def _read_entry(element: ImageRows, settings: IngestSettings) -> ImageEntry:
     roles = _CORNERS if "xmin" in first[1] else _SIZED
     rows = itertools.chain([first], element.rows)
     boxes = ((place, row) for place, row in rows if any(row[role].strip() for role in roles))
-    hw = read_hw(*(_number(first[1].get(side, "")) for side in ("height", "width")))
+    hw = read_hw(*(parse_number(first[1].get(side, "")) for side in ("height", "width")))
     return ImageEntry((image_name(element.image),), boxes, lambda row: [_read_box(row, roles)], hw)
 
 
 def _read_box(row: dict[str, str], roles: tuple[str, ...]) -> SourceObject:
-    name, numbers = row["class"].strip(), [number for role in roles if (number := _number(row[role])) is not None]
+    name, numbers = row["class"].strip(), [number for role in roles if (number := parse_number(row[role])) is not None]
     if len(numbers) < 4 or not is_text(name):
         raise unreadable(
             f"the class must be text, {', '.join(roles)} numbers, got {show([name, *map(row.get, roles)])}"

@@ -54,3 +54,10 @@ def read_row(line: str | None, columns: Sequence[str]) -> dict[str, str] | str:
     if len(values) != len(columns):
         return f"must have {len(columns)} values, got {len(values)}: {show(line)}"
     return dict(zip(columns, values, strict=True))
+
+
+def parse_number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None

@@ -13,6 +13,7 @@ import posixpath
 from collections.abc import Iterator
 
 from detloom.components.example_gen.data_folder import DataFolder, join_inside, unreadable
+from detloom.components.example_gen.sources.csv_rows import parse_number
 from detloom.components.example_gen.sources.image_entries import ImageEntry, read_record
 from detloom.components.example_gen.sources.json_values import is_text, show
 from detloom.components.example_gen.sources.layout import (
@@ -151,17 +152,13 @@ def _first_label(folder: DataFolder, part: str) -> str | None:
             continue
         paths = folder.iter_files(labels_dir, (".txt",), recursive=False)
         for path, columns in first_fields(folder, filter(folder.has_content, paths)):
-            if len(columns) in _NUM_COLUMNS and not columns[0][0].isdigit() and all(map(_is_number, columns[1:])):
+            if (
+                len(columns) in _NUM_COLUMNS
+                and not columns[0][0].isdigit()
+                and None not in map(parse_number, columns[1:])
+            ):
                 return path
     return None
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _split_name(name: str) -> tuple[str, str]:
