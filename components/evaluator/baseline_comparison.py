@@ -81,11 +81,7 @@ def compare(
     gate: BaselineGate,
     shared: SharedClasses | None = None,
 ) -> Comparison:
-    """Resample the images for both models, and compare the models on each image.
-
-    Args:
-        shared: classes on which the baseline is measured; None if both models have the same classes.
-    """
+    """Resample the images for both models, and compare the models on each image; see `assess` for `shared`."""
     if shared is not None and baseline is not None:
         result = compare(shared.candidate, baseline, shared.label_map, gate)
         return replace(result, candidate=compare(candidate, None, label_map, gate).candidate, changes=())

@@ -195,7 +195,11 @@ def check_is_evaluated(manifest: Manifest, blessed_digest: str, model_uri: str) 
 
 def measure_files(paths: Mapping[str, Path]) -> Manifest:
     """Read these files and return their manifest."""
-    return Manifest(files={name: _measure_path(paths[name]) for name in sorted(paths)})
+    files = {}
+    for name in sorted(paths):
+        with open(paths[name], "rb") as file:
+            files[name] = measure_stream(file)
+    return Manifest(files=files)
 
 
 def measure_stream(file: IO[bytes]) -> tuple[int, str]:
@@ -216,11 +220,6 @@ def _difference(name: str, expected: Files, found: Files) -> str:
     if size != wanted_size:
         return f"{escape(name)}: has {size} bytes, expected by the manifest: {wanted_size}"
     return f"{escape(name)}: its content differs from the manifest (SHA-256)"
-
-
-def _measure_path(path: Path) -> tuple[int, str]:
-    with open(path, "rb") as file:
-        return measure_stream(file)
 
 
 def _raise(error: OSError) -> None:

@@ -77,12 +77,13 @@ class PushFolder:
         versions = [str(version) for version in self.versions()]
         inside = (path for version in versions for path in (self.path / version).rglob("*"))
         paths = (*(self.path / name for name in self.names() if name != LOCK_NAME), *inside)
-        found = {path.relative_to(self.path).as_posix(): path.lstat() for path in paths}
-        # A folder beside the versions counts by its name, because training records may be written into it meanwhile.
-        return {
-            name: (status.st_ino, *((status.st_size, status.st_mtime_ns) if stat.S_ISREG(status.st_mode) else ()))
-            for name, status in found.items()
-        }
+        state = {}
+        for path in paths:
+            status = path.lstat()
+            # A folder beside the versions counts by its name, because training records may be written into it.
+            content = (status.st_size, status.st_mtime_ns) if stat.S_ISREG(status.st_mode) else ()
+            state[path.relative_to(self.path).as_posix()] = (status.st_ino, *content)
+        return state
 
     def remove_leftovers(self) -> None:
         for name in self.names():

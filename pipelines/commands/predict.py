@@ -103,7 +103,8 @@ def predict(
         )
         results.append(coco)
     elif json_file is not None:
-        results.append(predict_files.build_coco_output(json_file, images, label_map, stored_score))
+        ids = {image.name: number for number, image in enumerate(images, start=1)}
+        results.append(predict_files.CocoOutput(json_file, ids, label_map, stored_score, has_own_ids=True))
     if csv_file is not None:
         results.append(CsvOutput(csv_file, shown_score))
     if yolo is not None:

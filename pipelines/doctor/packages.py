@@ -5,7 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 from detloom.pipelines.doctor.check_result import CheckResult
 
@@ -24,8 +24,9 @@ def check_packages() -> Iterator[CheckResult]:
     tfx = _version("tfx") or ""
     if tfx.startswith("1.16."):
         for name, (versions, reason) in _KNOWN_PROBLEMS.items():
-            if not _meets(Requirement(name + versions)):
-                problems.append(f"{name} {_version(name) or 'missing'}, required {versions}: {reason}")
+            found = _version(name)
+            if found is None or not SpecifierSet(versions).contains(found, prereleases=True):
+                problems.append(f"{name} {found or 'missing'}, required {versions}: {reason}")
     for problem in problems:
         next_step = "pip install the version that is named, with the constraints file of the TFX line"
         yield CheckResult(name="packages", status="error", detail=problem, next_step=next_step)
@@ -42,8 +43,3 @@ def _version(name: str) -> str | None:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def _meets(requirement: Requirement) -> bool:
-    version = _version(requirement.name)
-    return version is not None and requirement.specifier.contains(version, prereleases=True)

@@ -107,18 +107,15 @@ def _check_outputs(run: RunFile) -> None:
             continue
         try:
             open_storage(address).list_names()
-            problem = "" if "://" in address or _is_writable(Path(address)) else "you have no permission to write there"
+            existing = next(each for each in (Path(address), *Path(address).parents) if each.exists())
+            is_writable = "://" in address or os.access(existing, os.W_OK | os.X_OK)
+            problem = "" if is_writable else "you have no permission to write there"
         except (InputError, OSError) as error:
             problem = redact(str(error)).rstrip(".")
         if problem:
             raise InputError(
                 f"{field}: got {show_address(address)}, allowed: a folder or a bucket to write to; {problem}."
             )
-
-
-def _is_writable(folder: Path) -> bool:
-    existing = next(each for each in (folder, *folder.parents) if each.exists())
-    return os.access(existing, os.W_OK | os.X_OK)
 
 
 def prepare_data(run: RunFile) -> RunFile:

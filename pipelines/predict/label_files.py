@@ -5,8 +5,6 @@ import csv
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
-import numpy as np
-
 from detloom.pipelines.predict.image_files import ImageFile
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
@@ -14,8 +12,6 @@ from detloom.schemas.reading.redact import escape
 from detloom.schemas.reading.replace_when_done import replace_when_done
 from detloom.schemas.reading.text_file import write_text_file
 from detloom.trainer_module.export.predict import Prediction
-
-_COLUMNS = ("image", "class_id", "class", "score", "xmin", "ymin", "xmax", "ymax")
 
 
 class YoloOutput:
@@ -41,13 +37,11 @@ class YoloOutput:
 
     def add(self, name: str, prediction: Prediction) -> None:
         kept = prediction.above(self._min_score)
-        ymin, xmin, ymax, xmax = kept.boxes_yxyx_rel.T
-        columns = np.stack([(xmin + xmax) / 2, (ymin + ymax) / 2, xmax - xmin, ymax - ymin], axis=-1).tolist()
-        indices = [self._index_by_id[class_id] for class_id in kept.class_ids.tolist()]
-        lines = [
-            " ".join([str(index), *(f"{value:.6f}" for value in row)])
-            for index, row in zip(indices, columns, strict=True)
-        ]
+        lines = []
+        for class_id, box in zip(kept.class_ids.tolist(), kept.boxes_yxyx_rel.tolist(), strict=True):
+            ymin, xmin, ymax, xmax = box
+            values = ((xmin + xmax) / 2, (ymin + ymax) / 2, xmax - xmin, ymax - ymin)
+            lines.append(" ".join([str(self._index_by_id[class_id]), *(f"{value:.6f}" for value in values)]))
         path = (self._folder / name).with_suffix(".txt")
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text_file(path, "".join(f"{line}\n" for line in lines))
@@ -64,7 +58,7 @@ class CsvOutput:
         """Open the file for `add`."""
         with replace_when_done(self._path) as partial, partial.open("x", encoding="utf-8", newline="") as file:
             self._rows = csv.writer(file)
-            self._rows.writerow(_COLUMNS)
+            self._rows.writerow(("image", "class_id", "class", "score", "xmin", "ymin", "xmax", "ymax"))
             yield
 
     def add(self, name: str, prediction: Prediction) -> None:

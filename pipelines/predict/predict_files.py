@@ -120,12 +120,6 @@ class Counts:
         return f"{objects} with a score of at least {min_score:g}{detail} in {images}{broken}{best}"
 
 
-def build_coco_output(path: Path, images: Sequence[ImageFile], label_map: LabelMap, min_score: float) -> CocoOutput:
-    """Create a COCO results file with image ids 1, 2, ..."""
-    ids = {image.name: number for number, image in enumerate(images, start=1)}
-    return CocoOutput(path, ids, label_map, min_score, has_own_ids=True)
-
-
 def match_ground_truth(
     path: Path, ground_truth: Path, images: Sequence[ImageFile], label_map: LabelMap, min_score: float
 ) -> tuple[CocoOutput, list[ImageFile]]:

@@ -138,7 +138,8 @@ def _ids_and_texts(parsed: dict[str, tf.Tensor], num_boxes: tf.Tensor) -> tuple[
     has_texts = tf.size(texts) == num_boxes
     num_ids = tf.where(has_texts & (tf.size(class_ids) == 0), num_boxes, tf.size(class_ids))
     class_ids = _filled(class_ids, tf.zeros([num_ids], tf.int64))
-    return class_ids, _filled(texts[: tf.where(has_texts & (num_ids == num_boxes), num_ids, 0)], tf.fill([num_ids], ""))
+    num_texts = tf.where(has_texts & (num_ids == num_boxes), num_ids, 0)
+    return class_ids, _filled(texts[:num_texts], tf.fill([num_ids], ""))
 
 
 def check_has_masks(parsed: ParsedExample) -> None:

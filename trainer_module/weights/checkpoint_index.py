@@ -108,7 +108,9 @@ def _read_numbers(data: bytes, at: int, count: int) -> tuple[list[int], int]:
     for _ in range(count):
         number = shift = 0
         while data[at] & 0x80 and shift < 63:
-            number, at, shift = number | (data[at] & 0x7F) << shift, at + 1, shift + 7
+            number |= (data[at] & 0x7F) << shift
+            shift += 7
+            at += 1
         numbers.append(number | (data[at] & 0x7F) << shift)
         at += 1
     return numbers, at
