@@ -1,7 +1,7 @@
 """Input pipelines: from TFRecord shards to batches."""
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -154,34 +154,21 @@ def build_parser(config: TrainEvalConfig, label_map: LabelMap) -> Callable[[tf.T
 
 
 def example_keys(
-    config: TrainEvalConfig, label_map: LabelMap, files: Sequence[str], *, step: int, num_input_pipelines: int = 1
+    config: TrainEvalConfig,
+    label_map: LabelMap,
+    files: Sequence[str],
+    *,
+    step: int,
+    num_input_pipelines: int = 1,
+    only_broken: bool = False,
 ) -> list[str]:
-    """Return the keys of the records of a step, of all pipelines."""
-    records = _records_of_step(config, label_map, files, step, num_input_pipelines)
-    return [ExampleFeatures(serialized).record_key for serialized in records]
+    """Return the keys of the records of a step, of all pipelines.
 
-
-def broken_example_keys(
-    config: TrainEvalConfig, label_map: LabelMap, files: Sequence[str], *, step: int, num_input_pipelines: int = 1
-) -> list[str]:
-    """Return the keys of the records of a step that cannot be parsed or decoded."""
-    parse = build_parser(config, label_map)
-
-    def is_broken(serialized: bytes) -> bool:
-        try:
-            decode_sample(parse(tf.constant(serialized)))
-        except tf.errors.InvalidArgumentError:
-            return True
-        return False
-
-    records = _records_of_step(config, label_map, files, step, num_input_pipelines)
-    return [ExampleFeatures(serialized).record_key for serialized in records if is_broken(serialized)]
-
-
-def _records_of_step(
-    config: TrainEvalConfig, label_map: LabelMap, files: Sequence[str], step: int, num_input_pipelines: int
-) -> Iterator[bytes]:
-    lookup = ClassLookup(label_map, config.train_input.unknown_classes)
+    Args:
+        only_broken: return those of records that cannot be parsed or decoded.
+    """
+    lookup, parse = ClassLookup(label_map, config.train_input.unknown_classes), build_parser(config, label_map)
+    found = []
     for pipeline in range(num_input_pipelines):
         context = tf.distribute.InputContext(num_input_pipelines, pipeline, num_input_pipelines)
         count = elements_per_step(config.train, context)
@@ -189,7 +176,17 @@ def _records_of_step(
             config.train_input, files, lookup, seed=config.train.seed, context=context, first_element=step * count
         )
         for _, serialized in stream.take(count).as_numpy_iterator():
-            yield serialized
+            if not only_broken or _is_broken(parse, serialized):
+                found.append(ExampleFeatures(serialized).record_key)
+    return found
+
+
+def _is_broken(parse: Callable[[tf.Tensor], ParsedExample], serialized: bytes) -> bool:
+    try:
+        decode_sample(parse(tf.constant(serialized)))
+    except tf.errors.InvalidArgumentError:
+        return True
+    return False
 
 
 class AugmentationSeeds:

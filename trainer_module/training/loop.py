@@ -29,7 +29,6 @@ from detloom.trainer_module.data.data_service import (
     watched_servers,
 )
 from detloom.trainer_module.data.input_pipeline import (
-    broken_example_keys,
     build_eval_dataset,
     build_train_dataset,
     example_keys,
@@ -330,25 +329,23 @@ class _Loop:
                 with bad_records_as_input_errors(self.train_files):
                     yield
             except InputError as error:
-                keys = broken_example_keys(
-                    self.config,
-                    self.label_map,
-                    self.train_files,
-                    step=self.step,
-                    num_input_pipelines=self.num_input_pipelines,
-                )
+                keys = self._keys_of(self.step, only_broken=True)
                 raise InputError(f"{error} Records: {', '.join(keys)}." if keys else str(error)) from error
 
-    def _roll_back(self, bad_step: int, rate: float, progress: Reporter) -> None:
-        """Go back to the last checkpoint; `train.nonfinite` decides what happens to the step afterwards."""
-        keys = example_keys(
+    def _keys_of(self, step: int, *, only_broken: bool = False) -> list[str]:
+        """See `example_keys`."""
+        return example_keys(
             self.config,
             self.label_map,
             self.train_files,
-            step=bad_step,
+            step=step,
             num_input_pipelines=self.num_input_pipelines,
+            only_broken=only_broken,
         )
-        incident = self.incidents.add(bad_step, rate, tuple(keys))
+
+    def _roll_back(self, bad_step: int, rate: float, progress: Reporter) -> None:
+        """Go back to the last checkpoint; `train.nonfinite` decides what happens to the step afterwards."""
+        incident = self.incidents.add(bad_step, rate, tuple(self._keys_of(bad_step)))
         _LOGGER.warning("%s", describe_incident(incident))
         if self.incidents.has_diverged() and self._quarantine_newest():
             _LOGGER.warning("Non-finite again: the newest checkpoint may be corrupt and is moved to 'damaged'.")

@@ -13,7 +13,6 @@ from detloom.schemas.model.crop_augmentations import RandomCropImage
 from detloom.schemas.model.network import KeepAspectRatioResizer
 from detloom.trainer_module.data.input_pipeline import (
     AugmentationSeeds,
-    broken_example_keys,
     build_eval_dataset,
     build_train_dataset,
     example_keys,
@@ -198,8 +197,8 @@ def test_the_broken_records_of_a_step_are_named(config, changed, shards, make_ex
     unknown = make_example([(0.0, 0.0, 1.0, 1.0)], [5], name="unknown")
     write_records(Path(shards[1]), [broken.SerializeToString(), unknown])
     ordered = changed(config, {"train_input.shuffle": False})
-    assert broken_example_keys(ordered, LABEL_MAP, shards, step=0) == ["broken"]
-    assert broken_example_keys(ordered, LABEL_MAP, shards, step=1, num_input_pipelines=2) == ["unknown"]
+    assert example_keys(ordered, LABEL_MAP, shards, step=0, only_broken=True) == ["broken"]
+    assert example_keys(ordered, LABEL_MAP, shards, step=1, num_input_pipelines=2, only_broken=True) == ["unknown"]
 
 
 def test_replicas_and_parts_of_a_step_share_the_batch(config, changed):

@@ -17,7 +17,7 @@ from detloom.trainer_module.data.example_parser import (
     parse_ground_truth,
     sample_of,
 )
-from detloom.trainer_module.data.input_pipeline import broken_example_keys, build_eval_dataset, build_train_dataset
+from detloom.trainer_module.data.input_pipeline import build_eval_dataset, build_train_dataset, example_keys
 from detloom.trainer_module.detectors import supported
 from detloom.trainer_module.detectors.detector import Keypoints
 from detloom.trainer_module.detectors.one_stage.family import SsdFamily
@@ -104,13 +104,13 @@ def test_an_object_without_a_mask_is_an_error_with_the_record(config, tmp_path, 
     dataset = build_eval_dataset(config, LABEL_MAP, shards, batch_size=1)
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"an object without a mask[\s\S]*img_7"):
         next(iter(dataset))
-    assert set(broken_example_keys(config, LABEL_MAP, shards, step=0)) == {"img_7"}
+    assert set(example_keys(config, LABEL_MAP, shards, step=0, only_broken=True)) == {"img_7"}
 
 
 def test_a_mask_of_another_size_is_an_error_with_the_record(config, tmp_path, make_example, write_records):
     record = make_example([(0, 0, 1, 1)], [1], image_hw=(16, 32), masks=[np.ones((16, 16))], name="img_7")
     shards = [str(write_records(tmp_path / "data", [record]))]
-    assert broken_example_keys(config, LABEL_MAP, shards, step=0) == ["img_7"] * 2
+    assert example_keys(config, LABEL_MAP, shards, step=0, only_broken=True) == ["img_7"] * 2
     parsed = parse_ground_truth(tf.constant(record), ClassTables(ClassLookup(LABEL_MAP)), [MASKS])
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"a mask of another size[\s\S]*img_7"):
         sample_of(parsed, tf.zeros([]), tf.constant([16, 32]))
