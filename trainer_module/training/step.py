@@ -96,12 +96,6 @@ def _compiled(function: Callable[..., Any]) -> Any:
     return tf.function(function, jit_compile=True, autograph=False)
 
 
-def _statistics_of(network: keras.Model) -> dict[str, keras.Variable]:
-    """Return the means and variances of batch norm, by path."""
-    by_path = variables_by_path(network)
-    return {path: by_path[path] for path in by_path if path.endswith(("/moving_mean", "/moving_variance"))}
-
-
 def _layers_in(network: Any) -> Iterator[Any]:
     """Yield the layers of a network and of the networks in it."""
     for layer in network.layers:
@@ -146,7 +140,9 @@ class TrainSteps:
             average = config.moving_average
             self.averaged_by_path = dict(trained.by_path)
             if average and average.statistics:
-                self.averaged_by_path |= _statistics_of(detector.network)
+                of_batch_norm = ("/moving_mean", "/moving_variance")
+                by_path = variables_by_path(detector.network)
+                self.averaged_by_path |= {path: by_path[path] for path in by_path if path.endswith(of_batch_norm)}
             self.averaged_weights = AveragedWeights(average, list(self.averaged_by_path.values())) if average else None
             self.rate_factor = tf.Variable(1.0, trainable=False)
             self.num_boxes_dropped = tf.Variable(0, dtype=tf.int64, trainable=False)
