@@ -81,7 +81,10 @@ def read_coco_ground_truth(path: Path) -> CocoSplit:
     """
     content = _read_json(path)
     if not isinstance(content, dict) or not all(isinstance(content.get(key), list) for key in _LISTS):
-        got = f"an object without the list {_missing_list(content)!r}" if isinstance(content, dict) else None
+        got = None
+        if isinstance(content, dict):
+            missing = next(key for key in _LISTS if not isinstance(content.get(key), list))
+            got = f"an object without the list {missing!r}"
         allowed = "a COCO annotation file, an object with 'images', 'annotations' and 'categories'"
         raise InputError(f"{_name(path)}: got {got or name_type(content)}, allowed: {allowed}.")
     images = sorted(_read_rows(path, "images", content["images"], _read_image), key=lambda image: int(image["id"]))
@@ -128,10 +131,6 @@ def read_coco_detections(path: Path, truth: CocoSplit) -> CocoDetections:
     results = _read_rows(path, "results", content, lambda row: _read_result(row, kinds, hw_by_id, known))
     boxes = [row["bbox"] if "bbox" in row else _box_of_keypoints(row["keypoints"]) for row in results]
     return CocoDetections(detections=_group_detections(hw_by_id, results, boxes), results=results)
-
-
-def _missing_list(content: Mapping[str, Any]) -> str:
-    return next(key for key in _LISTS if not isinstance(content.get(key), list))
 
 
 def _name(path: Path) -> str:

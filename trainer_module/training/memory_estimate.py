@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from detloom.schemas.contracts.ground_truth import MASKS
 from detloom.schemas.errors import InputError
-from detloom.schemas.model.config import InputReader, TrainEvalConfig
+from detloom.schemas.model.config import TrainEvalConfig
 from detloom.schemas.model.optimizers import AdamOptimizer, AdamWOptimizer, MomentumOptimizer, Optimizer
 from detloom.trainer_module.detectors.families import family_of
 from detloom.trainer_module.runtime.host_memory import format_bytes, process_bytes, usable_bytes
@@ -103,6 +103,9 @@ def estimate_memory(
     slots = _num_slots(config.train.optimizer) + int(config.train.moving_average is not None)
     device, device_bytes = _device_memory()
     host_bytes, is_on_host = usable_bytes(), device == "CPU"
+    reader = config.train_input
+    limits = (reader.shuffle_buffer_size * mean_record_bytes, reader.shuffle_buffer_bytes, split_bytes)
+    shuffle_bytes = round(min(limits))
     sides = network.inputs[0].shape[1:]
     image_bytes = 0 if None in sides else math.prod(sides) * tf.float32.size
     return MemoryEstimate(
@@ -114,7 +117,7 @@ def estimate_memory(
         activations_per_image=activations_per_image,
         batch_size=config.train.batch_size,
         num_parts=config.train.gradient_accumulation_steps * (1 if is_on_host else num_replicas),  # CPUs share memory
-        shuffle_buffer=_shuffle_bytes(config.train_input, mean_record_bytes, split_bytes),
+        shuffle_buffer=shuffle_bytes if reader.shuffle else 0,
         input_per_image=_BATCHES_IN_FLIGHT * (image_bytes + _mask_bytes(config)),
         process=max(process_bytes() - weights, 0) if is_on_host else process_bytes(),
         host_bytes=host_bytes,
@@ -167,11 +170,6 @@ def _num_slots(optimizer: Optimizer) -> int:
 
 def _variable_bytes(variable: keras.Variable) -> int:
     return math.prod(variable.shape) * tf.as_dtype(variable.dtype).size
-
-
-def _shuffle_bytes(reader: InputReader, mean_record_bytes: float, split_bytes: int) -> int:
-    limits = reader.shuffle_buffer_size * mean_record_bytes, reader.shuffle_buffer_bytes, split_bytes
-    return round(min(limits)) if reader.shuffle else 0
 
 
 def _mask_bytes(config: TrainEvalConfig) -> int:
