@@ -198,7 +198,8 @@ def _load_records(database: sqlite3.Connection, job: IngestJob, ranks: dict[str,
 
     rows = (to_row(*decode_row(line)) for line in read_lines_of_files(job.staging, RECORDS_DIR))
     columns = "split, source, record_key, image_id, num_bytes, record_group, stratum, out_split, label_path, by_name"
-    database.executemany(f"INSERT INTO records ({columns}, place, record) VALUES ({', '.join('?' * 12)})", rows)  # noqa: S608
+    values = ", ".join("?" * 12)
+    database.executemany(f"INSERT INTO records ({columns}, place, record) VALUES ({values})", rows)  # noqa: S608
 
 
 def _output_split(split: str, group: str, job: IngestJob) -> str:
