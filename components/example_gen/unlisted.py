@@ -85,7 +85,7 @@ def _search(database: sqlite3.Connection, job: IngestJob, subfolder: str, found:
             if not all(map(is_seen, index.with_stem(path, IMAGE_SUFFIXES))):
                 found.num_unread_boxes += num_boxes
             elif num_boxes:
-                detail = f"no image has the name of this label file, which has {num_boxes} boxes"
+                detail = f"no image has the name of this label file; boxes in it: {num_boxes}"
                 chunk = Chunk("", prefix + path)
                 yield chunk.reject_box(Reason.UNKNOWN_IMAGE, "", detail, num_boxes=num_boxes)
 
