@@ -117,7 +117,8 @@ def list_file_chunks(folder: DataFolder, split: str, paths: Sequence[str], descr
         InputError: if a file cannot be read; or if there is none, with the description of what was looked for.
     """
     if not paths:
-        raise InputError(f"{folder.root}: no source of the split {split!r} found; looked for {description}.")
+        of_split = f" for the split {split!r}" if split else ""
+        raise InputError(f"{folder.root}: no labels found{of_split}; looked for {description}.")
     for path in paths:
         with folder.refuse(path):
             folder.open(path).close()

@@ -119,8 +119,9 @@ def test_a_model_that_was_rolled_back_is_not_deployed_again(do, vertex, model, o
 
 
 def test_other_classes_or_other_files_than_those_that_were_blessed_are_not_deployed(do, vertex, monkeypatch):
-    vertex.deploy(vertex.upload(), 100)
-    monkeypatch.setattr(vertex_pusher, "read_label_map_of", lambda model: b"item { id: 1 name: 'dog' }")
+    vertex.deploy(vertex.upload("gs://bucket/served"), 100)
+    serving = SimpleNamespace(read=lambda name: b"item { id: 1 name: 'dog' }")
+    monkeypatch.setattr(vertex_pusher, "open_storage", lambda address: serving)
     pushed = do()
     assert state_of(pushed) == (0, None)
     assert "set push.allow_class_change" in pushed.get_string_custom_property("reason")

@@ -68,7 +68,7 @@ def test_a_folder_that_a_bucket_does_not_have_is_named(google_bucket):
 @pytest.mark.parametrize(
     "words",
     [
-        "data-service gs://bucket/run.yaml",
+        "data-service gs://bucket/run.yaml --host 127.0.0.1",
         "doctor gs://bucket/run.yaml",
         "evaluate --checkpoints gs://bucket/run",
         "evaluate --model s3://bucket/model --examples examples",

@@ -64,7 +64,7 @@ def test_init_refuses_a_path_that_a_run_file_would_expand(make_voc, tmp_path, pa
 def test_init_with_a_format_that_is_not_there_is_refused(make_voc, tmp_path):
     result = detloom_command("init", make_voc(**LISTS), "--format", "coco", "-o", tmp_path / "a.yaml")
     assert result.exit_code == 1
-    assert "no COCO annotation file found" in sentence(result)
+    assert "no labels found; looked for a JSON file with `images`" in sentence(result)
 
 
 def test_run_of_a_folder_keeps_its_settings_and_another_folder_with_its_name_is_refused(make_voc, tmp_path):

@@ -38,9 +38,9 @@ def zoo_file(folder: Path, preset: Preset, suffix: str) -> Path | None:
 
 
 def without_paths(config: TrainEvalConfig) -> TrainEvalConfig:
-    """Remove class count, paths and checkpoint, which presets do not have."""
+    """Remove class count, paths, checkpoint and the files' block length, which presets do not have."""
     inputs = {
-        name: dataclasses.replace(getattr(config, name), label_map_path="", input_path=())
+        name: dataclasses.replace(getattr(config, name), label_map_path="", input_path=(), read_block_length=1)
         for name in ("train_input", "eval_input")
     }
     return dataclasses.replace(

@@ -15,7 +15,7 @@ LABEL_MAP = LabelMap.from_names(["cat", "dog"])
 @pytest.fixture
 def with_packages():
     for package in ("tf2onnx", "onnxruntime"):
-        pytest.importorskip(package, reason="pip install 'detloom[onnx]'")
+        pytest.importorskip(package, reason="pip install '.[onnx]'")
 
 
 def test_the_file_equals_the_model_in_memory(with_packages, tiny_config, tmp_path):
@@ -49,5 +49,5 @@ def test_outputs_that_are_not_finite_are_not_compared(with_packages, tiny_config
 def test_missing_packages_are_named_first(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "tf2onnx", None)
     monkeypatch.setitem(__import__("sys").modules, "onnxruntime", None)
-    with pytest.raises(InputError, match=r"export.onnx: needs tf2onnx and onnxruntime .*detloom\[onnx\]"):
+    with pytest.raises(InputError, match=r"export.onnx: needs tf2onnx and onnxruntime .*\.\[onnx\]"):
         onnx_export.check_onnx()
