@@ -95,7 +95,7 @@ def format_summary(report: Mapping[str, Any], output: str, seconds: float) -> st
         ("in", count(report["num_in"], report["num_boxes_in"])),
         ("written", f"{count(report['num_written'], report['num_boxes_written'])} ({splits})"),
         ("quarantined", count(report["num_quarantined"], report["num_boxes_quarantined"])),
-        ("dropped boxes", f"{num_boxes_refused}, of images that were written or that are missing"),
+        ("dropped boxes", f"{num_boxes_refused}, of images that were written or are missing"),
         ("reasons", reasons(report["rejects_by_reason"])),
         ("repairs", reasons(report["repairs"])),
         ("left out", reasons(report["left_out"])),

@@ -206,7 +206,7 @@ def _data_rows(example_gen: NodeRun) -> _Rows:
         ("quarantined", f"{quarantined}: {example_gen.address('rejects', REJECTS_FILE)}"),
     ]
     if report["num_boxes_rejected"]:
-        rows.append(("dropped boxes", f"{report['num_boxes_rejected']}, of images that were written or that are missing"))
+        rows.append(("dropped boxes", f"{report['num_boxes_rejected']}, of images that were written or are missing"))
     return rows
 
 

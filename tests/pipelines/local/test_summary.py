@@ -63,7 +63,7 @@ def test_images_and_boxes_are_counted_as_in_the_summary_of_an_ingestion(tmp_path
     assert rows == [
         ("ingested", "8 of 9 images (train 6, eval 2)"),
         ("quarantined", f"1 images, 3 boxes: {tmp_path / 'rejects.jsonl'}"),
-        ("dropped boxes", "2, of images that were written or that are missing"),
+        ("dropped boxes", "2, of images that were written or are missing"),
     ]
 
 
