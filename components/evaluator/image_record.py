@@ -122,9 +122,3 @@ def decode_record(data: bytes) -> ImageRecord:
         )
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise InputError(f"intermediate file of the evaluation: cannot be read ({error}); run again.") from None
-
-
-def _check_masks(counts: Sequence[bytes], image_hw: tuple[int, int]) -> None:
-    """Raise ValueError for run lengths that do not fit the image: pycocotools' C code does not check them."""
-    for each in counts:
-        encode_mask({"size": list(image_hw), "counts": each.decode("ascii")}, image_hw)

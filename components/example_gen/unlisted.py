@@ -59,9 +59,10 @@ def _note_files(database: sqlite3.Connection, job: IngestJob) -> None:
     database.execute("CREATE TABLE seen (path TEXT PRIMARY KEY) WITHOUT ROWID")
     for column in ("image_id", "label_path"):
         for value in (column, f"rtrim({column}, replace({column}, '/', ''))"):
-            database.execute(f"INSERT OR IGNORE INTO seen SELECT {value} FROM records")  # noqa: S608 - no data in it
-    files = ((parse_reject(line).file,) for line in read_lines_of_files(job.staging, REJECTS_DIR))
-    database.executemany("INSERT OR IGNORE INTO seen VALUES (?)", files)
+            select = f"SELECT {value} FROM records WHERE {column} <> ''"  # noqa: S608 - no data in it
+            database.execute(f"INSERT OR IGNORE INTO seen {select}")
+    files = (parse_reject(line).file for line in read_lines_of_files(job.staging, REJECTS_DIR))
+    database.executemany("INSERT OR IGNORE INTO seen VALUES (?)", ((file,) for file in files if file))
 
 
 def _search(database: sqlite3.Connection, job: IngestJob, subfolder: str, found: Unlisted) -> Iterator[Reject]:

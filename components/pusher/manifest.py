@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any, Literal, TypeGuard
 
 from detloom.schemas.errors import InputError
-from detloom.schemas.reading.redact import escape, hide_secrets, redact
+from detloom.schemas.reading.redact import escape, hide_secrets, show_address
 from detloom.schemas.run_file.model_card import CARD_FILES
 from detloom.trainer_module.files.folder_lock import find_user
 
@@ -187,9 +187,9 @@ def check_is_evaluated(manifest: Manifest, blessed_digest: str, model_uri: str) 
     """Raise InputError if the model's files are not those that a blessing names; an empty digest names none."""
     if blessed_digest and manifest.digest != blessed_digest:
         raise InputError(
-            f"{redact(model_uri)}: the files of the model have changed since it was evaluated and blessed (SHA-256 "
-            f"{blessed_digest[:12]} then, {manifest.digest[:12]} now); nothing was pushed. Restore them, or delete "
-            "this folder and run again, which trains the model again."
+            f"{show_address(model_uri)}: the files of the model have changed since it was evaluated and blessed "
+            f"(SHA-256 {blessed_digest[:12]} then, {manifest.digest[:12]} now); nothing was pushed. Restore them, or "
+            "delete this folder and run again, which trains the model again."
         )
 
 

@@ -54,7 +54,7 @@ from detloom.components.pusher.versions import (
 )
 from detloom.components.storage.storage import is_address
 from detloom.schemas.errors import InputError
-from detloom.schemas.reading.redact import escape, redact
+from detloom.schemas.reading.redact import escape, redact, show_address
 from detloom.schemas.run_file.push import LOCK_SECONDS, ClassChange, check_keep_versions
 
 _LOGGER = logging.getLogger("detloom")
@@ -139,7 +139,10 @@ def push_model(
         if change := find_class_change(destination, model_dir, allow_class_change):
             card = None if is_address(origin.model_uri) else card_dir  # else it is a temporary copy
             command = format_push_command(origin.model_uri, destination.address, card, allow_class_change=True)
-            raise NotPushedError(f"{change}. To push it nevertheless, with your reason: {command}")
+            raise NotPushedError(
+                f"{change}. The push's setting allow_class_change permits it. To push it nevertheless, with your "
+                f"reason: {command}"
+            )
         rolled_back = rolled_back_identities(destination, pushed_versions(destination))
         if not allow_rolled_back and manifest.identity in rolled_back:
             command = format_push_command(origin.model_uri, destination.address)
@@ -159,7 +162,7 @@ def format_push_command(
     """Return the command with which a person pushes a model."""
     with_card = [] if card is None or is_address(str(card)) else ["--card", str(card)]
     with_classes = ["--allow-class-change"] if allow_class_change else []
-    command = ["detloom", "push", redact(model), "--to", redact(push_to), *with_card, *with_classes]
+    command = ["detloom", "push", show_address(model), "--to", show_address(push_to), *with_card, *with_classes]
     return shlex.join([*command, "--reason", "..."])
 
 

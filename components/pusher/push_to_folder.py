@@ -81,8 +81,8 @@ class PushFolder:
         for path in paths:
             status = path.lstat()
             # A folder beside the versions counts by its name, because training records may be written into it.
-            content = (status.st_size, status.st_mtime_ns) if stat.S_ISREG(status.st_mode) else ()
-            state[path.relative_to(self.path).as_posix()] = (status.st_ino, *content)
+            content = () if stat.S_ISDIR(status.st_mode) else (status.st_size, status.st_mtime_ns)
+            state[path.relative_to(self.path).as_posix()] = (stat.S_IFMT(status.st_mode), *content)
         return state
 
     def remove_leftovers(self) -> None:

@@ -199,7 +199,8 @@ def rolled_back_identities(destination: Destination, pushed: Mapping[int, Manife
 
 def find_class_change(destination: Destination, model_dir: Path, allowed: ClassChange) -> str:
     """Return how the classes of a model differ from those of the version that serves; empty if that is allowed."""
-    served = max(complete_versions(destination), default=None)
+    versions = sorted(complete_versions(destination), reverse=True)  # of a folder also those without a model
+    served = next((each for each in versions if destination.read(f"{each}/{MODEL_FILE}", 0) is not None), None)
     content = None if served is None else destination.read(f"{served}/{LABEL_MAP_PATH}", MAX_BYTES)
     return describe_class_change(f"{redact(destination.address)}/{served}", content, model_dir, allowed)
 
@@ -217,7 +218,10 @@ def describe_class_change(where: str, content: bytes | None, model_dir: Path, al
     path = model_dir / LABEL_MAP_PATH
     if content is None or allowed == "any":
         return ""
-    served = parse_label_map(content.decode("utf-8", errors="replace"), f"{where}/{LABEL_MAP_PATH}")
+    try:
+        served = parse_label_map(content.decode("utf-8", errors="replace"), f"{where}/{LABEL_MAP_PATH}")
+    except InputError as error:
+        return f"{str(error).rstrip('.')}, so the classes that {where} serves are unknown"
     if not path.is_file():
         return f"{model_dir} has no {LABEL_MAP_PATH}, so its classes cannot be compared with those that {where} serves"
     now = parse_label_map(read_text_file(path), str(path))

@@ -79,6 +79,8 @@ def decide(
     change = f"{', '.join(sorted(changed))} changed after the last training run ({last.date})"
     if is_trained_otherwise:
         results.append(_Check(True, change))
+    elif changed and not has_model:
+        results.append(_Check(True, f"{change}, and its model cannot be read"))
     if is_rolled_back:
         text = "the model of the last training run was rolled back"
         is_changed = data.fingerprint != last.data_fingerprint
@@ -96,12 +98,11 @@ def decide(
         return TrainingDecision(True, f"Training: {', '.join(reasons)}.")
     missing = [check.text for check in results]
     has_same_classes = data.report["splits"][train_split]["boxes_by_class"].keys() == last.boxes_by_class.keys()
-    if changed and has_model and has_same_classes:
+    if changed and has_same_classes:
         sentence = f"Training is not repeated: {change}, so its model is evaluated again."
         return TrainingDecision(True, sentence, reuse=True)
     if changed:
-        why_not = "the classes of the data have changed" if has_model else "its model no longer exists"
-        missing.append(f"{change}, but {why_not}")
+        missing.append(f"{change}, but the classes of the data have changed")
     if not settings.new_span:
         missing.append(f"last trained {last.date}")
     return TrainingDecision(False, f"Training is skipped: {', '.join(missing)}.")

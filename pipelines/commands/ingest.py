@@ -85,7 +85,7 @@ def format_summary(report: Mapping[str, Any], output: str, seconds: float) -> st
         return f"{records} images, {boxes} boxes"
 
     def reasons(counts: Mapping[str, int]) -> str:
-        return ", ".join(f"{name} {number}" for name, number in counts.items()) or "none"
+        return ", ".join(f"{escape(name)} {number}" for name, number in counts.items()) or "none"
 
     num_boxes_refused = report["num_boxes_rejected"]
     num_bytes = sum(split["num_bytes"] for split in report["splits"].values())

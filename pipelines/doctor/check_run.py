@@ -73,10 +73,10 @@ def check_data_sample(run: RunFile) -> Iterator[CheckResult]:
         next_step = "none is needed: ingestion checks all records; `detloom ingest` does it without a run"
         yield CheckResult(name="data sample", status="warning", detail=f"{error}: large data", next_step=next_step)
     else:
-        yield describe_sample(sample, params.max_reject_fraction)
+        yield describe_sample(sample, params.max_reject_fraction, params.allow_no_objects)
 
 
-def describe_sample(sample: dict[str, Any], max_reject_fraction: float) -> CheckResult:
+def describe_sample(sample: dict[str, Any], max_reject_fraction: float, allow_no_objects: bool) -> CheckResult:
     """Return the result for a `SampleReport`: an error if nothing can be read or all records or boxes are refused.
 
     A share above `max_reject_fraction` is a warning only, because the other records may be better.
@@ -89,7 +89,7 @@ def describe_sample(sample: dict[str, Any], max_reject_fraction: float) -> Check
     shares = [num_refused / num_read for num_read, num_refused, _ in counts if num_read]
     refused = ", ".join(f"{num_refused} of {num_read} {what} refused" for num_read, num_refused, what in counts)
     detail = f"{sample['data_format']}: {refused}"
-    if not sample["num_boxes"] and sample["data_format"] != "images":
+    if not (sample["num_boxes"] or allow_no_objects or sample["data_format"] == "images"):
         next_step = "correct the data; if they have no objects, set data.allow_no_objects"
         return CheckResult(name=name, status="warning", detail=detail, expected="boxes", next_step=next_step)
     if max(shares, default=0.0) <= max_reject_fraction:

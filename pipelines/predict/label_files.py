@@ -18,7 +18,7 @@ class YoloOutput:
     """A text file for each image, `class cx cy width height` relative to the image, and classes.txt with the names."""
 
     def __init__(self, folder: Path, images: Sequence[ImageFile], label_map: LabelMap, min_score: float) -> None:
-        """Raise InputError for two images that would have the same label file."""
+        """Raise InputError for two images that would have the same label file, and for files that exist."""
         self._folder, self._names, self._min_score = folder, label_map.names, min_score
         self._index_by_id = {class_id: index for index, class_id in enumerate(label_map.class_ids)}
         by_label: dict[PurePosixPath, str] = {PurePosixPath("classes.txt"): "the list of classes"}
@@ -27,6 +27,9 @@ class YoloOutput:
             if other != image.name:
                 both = f"{escape(image.name)} and {escape(other)}"
                 raise InputError(f"--yolo: {both} would have the same label file; rename one image.")
+        existing = next((label for label in by_label if (folder / label).exists()), None)
+        if existing is not None:
+            raise InputError(f"--yolo: {escape(str(folder / existing))} exists already; name another folder.")
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[None]:
@@ -40,11 +43,13 @@ class YoloOutput:
         lines = []
         for class_id, box in zip(kept.class_ids.tolist(), kept.boxes_yxyx_rel.tolist(), strict=True):
             ymin, xmin, ymax, xmax = box
+            if class_id not in self._index_by_id:
+                raise InputError(f"--yolo: {escape(name)}: the model's label map has no class {class_id}.")
             values = ((xmin + xmax) / 2, (ymin + ymax) / 2, xmax - xmin, ymax - ymin)
             lines.append(" ".join([str(self._index_by_id[class_id]), *(f"{value:.6f}" for value in values)]))
         path = (self._folder / name).with_suffix(".txt")
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_text_file(path, "".join(f"{line}\n" for line in lines))
+        path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
 class CsvOutput:
@@ -56,7 +61,10 @@ class CsvOutput:
     @contextlib.contextmanager
     def opened(self) -> Iterator[None]:
         """Open the file for `add`."""
-        with replace_when_done(self._path) as partial, partial.open("x", encoding="utf-8", newline="") as file:
+        with contextlib.ExitStack() as stack:
+            partial = stack.enter_context(replace_when_done(self._path))
+            # Names of files may not be UTF-8.
+            file = stack.enter_context(partial.open("x", encoding="utf-8", errors="surrogateescape", newline=""))
             self._rows = csv.writer(file)
             self._rows.writerow(("image", "class_id", "class", "score", "xmin", "ymin", "xmax", "ymax"))
             yield

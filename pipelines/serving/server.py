@@ -55,7 +55,8 @@ class ModelServer(socketserver.ThreadingTCPServer):
         """Wait until all requests that were accepted are answered."""
         end = time.monotonic() + timeout_seconds
         for thread in self._answering:
-            thread.join(max(0.0, end - time.monotonic()))
+            if thread.ident is not None:  # a signal may come before its start
+                thread.join(max(0.0, end - time.monotonic()))
 
 
 class RequestHandler(BaseHTTPRequestHandler):

@@ -110,7 +110,7 @@ def _without_effect(config: TrainEvalConfig) -> Iterator[str]:
             "evaluated and exported; --set eval.use_moving_averages=true uses them, --set train.moving_average=null "
             "keeps none."
         )
-    for name in ("class_balance", "image_type", "max_number_of_boxes"):
+    for name in ("class_balance", "image_type", "max_number_of_boxes", "unknown_classes"):
         if getattr(config.eval_input, name) != getattr(InputReader(), name):
             yield f"eval_input.{name} has no effect: an evaluation reads all images once, with all their boxes."
 

@@ -1,5 +1,6 @@
 """Run a TensorFlow Lite detector (`tflite_export.py`) on the examples that the SavedModel is evaluated on."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,6 +21,8 @@ from detloom.trainer_module.export.fixed_size_model import fit_image
 from detloom.trainer_module.export.predict import Rows, check_outputs, split_rows
 from detloom.trainer_module.export.tflite_metadata import read_packed_files
 from detloom.trainer_module.export.tflite_process import TfliteModel
+
+_MAX_VALUES = 3 * 2**26  # of an input: 8192 x 8192 pixels
 
 
 class TfliteDetector:
@@ -46,7 +49,8 @@ class TfliteDetector:
         self._outputs = _check_signature(path, self._model.signatures)
         (self._input,) = self._model.signatures[names.SIGNATURE_IMAGES]["inputs"]
         shape, self._dtype = self._model.inputs[self._input]
-        if len(shape) != 4 or shape[0] != 1 or shape[3] != 3 or self._dtype not in (np.uint8, np.float32):
+        is_image = len(shape) == 4 and shape[0] == 1 and shape[3] == 3 and math.prod(shape) <= _MAX_VALUES
+        if not is_image or self._dtype not in (np.uint8, np.float32):
             raise InputError(
                 f"{path}: got an input of {np.dtype(self._dtype).name} {shape}, allowed: uint8 or float32 [1, H, W, 3]."
             )

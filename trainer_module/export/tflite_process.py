@@ -49,7 +49,6 @@ class TfliteModel:
             process = _process_of(os.getpid())  # a forked process has its own
             try:
                 process.connection.send((self._key, None if self._key in process.loaded else self._content, inputs))
-                process.loaded.add(self._key)
                 answer = process.connection.recv()
             except (EOFError, OSError):
                 raise RuntimeError(process.end()) from None
@@ -58,6 +57,7 @@ class TfliteModel:
                 raise
         if isinstance(answer, str):
             raise RuntimeError(answer)
+        process.loaded.add(self._key)
         return answer
 
 

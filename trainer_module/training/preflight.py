@@ -53,7 +53,7 @@ def preflight(
     sample = sample_records(files)
     check_optional_columns(sample, detector.family, label_map)
     lookup = ClassLookup(label_map, config.train_input.unknown_classes)
-    warnings = [*warnings_before_run(config), *check_records(sample, lookup)]
+    warnings = [*warnings_before_run(config), *check_records(sample, lookup, config.train_input.num_readers)]
     memory = estimate_memory(
         config,
         detector.network,
@@ -155,8 +155,11 @@ def sample_records(files: Sequence[str], max_records: int = _MAX_SAMPLED) -> Rec
     return RecordSample(tuple(records), is_whole_split)
 
 
-def check_records(sample: RecordSample, lookup: ClassLookup) -> tuple[str, ...]:
+def check_records(sample: RecordSample, lookup: ClassLookup, num_readers: int) -> tuple[str, ...]:
     """Return warnings about classes in the data.
+
+    Args:
+        num_readers: files that are read in turn.
 
     Raises:
         InputError: for a class that `lookup` refuses.
@@ -175,7 +178,7 @@ def check_records(sample: RecordSample, lookup: ClassLookup) -> tuple[str, ...]:
         unknown_texts.update(text for text in texts if text not in lookup.ids_by_text)
     return (
         *_class_warnings(sample, lookup, counts, unknown_texts),
-        *_order_warnings(list(classes_by_file.values())),
+        *(_order_warnings(list(classes_by_file.values())) if len(classes_by_file) > num_readers else ()),
     )
 
 

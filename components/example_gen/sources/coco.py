@@ -127,7 +127,8 @@ def _collect(
                     file_names.append(_with_slashes(element["file_name"]))
             else:
                 _add_category(where, index, element, class_names)
-                groups_of_classes.add(show(element.get("supercategory")))
+                if _category_id(element["id"]) != 0:  # a class may be a group of itself
+                    groups_of_classes.add(show(element.get("supercategory")))
     _settle_categories(where, class_names, uses_zero)
     # Label maps start at 1. Category 0 of Roboflow is not a class: it groups the others and has no object.
     start = 1 if 0 in class_names and (uses_zero or show(class_names[0]) not in groups_of_classes) else 0

@@ -1,5 +1,6 @@
 """Read Create ML's JSON: a list of images, each with boxes by their centre in pixels."""
 
+import re
 from typing import Any
 
 from detloom.components.example_gen.data_folder import unreadable
@@ -12,7 +13,8 @@ from detloom.schemas.run_file.data import IngestSettings
 
 def _is_json(head: bytes) -> bool:
     has_image = b'"image"' in head or b'"imagefilename"' in head
-    return head.startswith(b"[") and has_image and b'"annotation' in head and b'"result"' not in head
+    has_boxes = re.search(rb'"annotations?"\s*:', head) is not None  # not "annotation_id" of Label Studio
+    return head.startswith(b"[") and has_image and has_boxes and b'"result"' not in head
 
 
 def _read_entry(element: dict[str, Any], settings: IngestSettings) -> ImageEntry:

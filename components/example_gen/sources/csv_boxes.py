@@ -56,7 +56,7 @@ def _find_columns(line: str) -> Columns | None:
 
 def _read_entry(element: ImageRows, settings: IngestSettings) -> ImageEntry:
     first = next(element.rows)
-    roles = _CORNERS if "xmin" in first[1] else _SIZED
+    roles = _CORNERS if set(_CORNERS) <= first[1].keys() else _SIZED
     rows = itertools.chain([first], element.rows)
     boxes = ((place, row) for place, row in rows if any(row[role].strip() for role in roles))
     hw = read_hw(*(parse_number(first[1].get(side, "")) for side in ("height", "width")))

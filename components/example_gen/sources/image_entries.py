@@ -96,12 +96,16 @@ class EntryFormat:
                     yield reject(error.reason, "" if is_csv else place, f"{place}: {error}")
                     continue
                 path = _find_path(folder, chunk, settings.images_dir, entry.names)
-                yield from read_record(chunk, posixpath.splitext(entry.names[0])[0], path, entry, place and f"{place}.")
+                is_other = posixpath.basename(path) != posixpath.basename(entry.names[0])
+                key = posixpath.splitext(entry.names[0])[0]
+                for item in read_record(chunk, key, path, entry, place and f"{place}."):
+                    yield item._replace(is_found_by_name=True) if is_other and isinstance(item, SourceRecord) else item
 
     def _read_members(self, file: BinaryIO, where: str) -> Iterator[tuple[str, Any]]:
         """Yield place and value of the elements; an error text instead of one that is not an object."""
         for key, element in stream_members(file, where, MAX_ANNOTATION_BYTES, self.inside):
-            if self.inside and str(key).startswith(self.inside[:5]):
+            is_entry = isinstance(element, dict) and "filename" in element
+            if self.inside and str(key).startswith(self.inside[:5]) and not is_entry:
                 continue
             if isinstance(element, UnreadableElement):
                 element = element.detail

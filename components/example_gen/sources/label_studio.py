@@ -19,7 +19,7 @@ from detloom.schemas.run_file.data import IngestSettings
 
 _OTHER_ANNOTATION = "region of another annotation"
 _REGION = re.compile(rb'"original_width"|"[a-z]+labels"\s*:\s*\[')
-_UPLOAD_PREFIX = re.compile(r"^[0-9a-f]{2,32}-(?=.)")  # of uploaded files; exports with images keep it
+_UPLOAD_PREFIX = re.compile(r"^[0-9a-f]{8}-(?=.)")  # of uploaded files; exports with images keep it
 
 
 def _is_json(head: bytes) -> bool:
@@ -54,7 +54,8 @@ def _file_name(address: str) -> str:
 def _find_regions(task: dict[str, Any]) -> tuple[list[Any], int]:
     """Return the regions of a task, and the number of those that are left out; raise a SourceError without any."""
     if "data" not in task:  # JSON-MIN has a list of regions for each tag
-        regions = [region for tag in task.values() if isinstance(tag, list) for region in tag]
+        tags = (tag for tag in task.values() if isinstance(tag, list))
+        regions = [region for tag in tags for region in tag if isinstance(region, dict)]  # not the texts of a note
         usable = [{"result": regions}] if regions or "annotation_id" in task else []
     else:
         annotations = task.get("annotations", task.get("completions"))
@@ -76,7 +77,8 @@ def _read_region(region: Any, hw: tuple[int, int] | None, with_masks: bool) -> l
         raise unreadable(f"a region must be an object with a 'value', got {show(region)}")
     labels = next((each for key, each in value.items() if key.endswith("labels") and isinstance(each, list)), None)
     if labels is None or "keypointlabels" in value:
-        return str(region.get("type", "region without a label"))[:40]
+        kind = region.get("type")
+        return kind if isinstance(kind, str) and re.fullmatch("[a-z]{1,40}", kind) else "region without a label"
     if not labels or not all(map(is_text, labels)):
         raise unreadable(f"the labels must be text, got {show(labels)}")
     if region.get("image_rotation"):

@@ -37,7 +37,10 @@ def detect(folder: DataFolder) -> FormatEvidence | None:
     for part in ("", *folder.list_folders()):
         for path in folder.list_files(posixpath.join(part, _LABELS_DIR), (".json",))[:1]:
             if b'"objects"' in layout.read_head(folder, path):
-                return FormatEvidence(f"Supervisely objects in {path}", layout.find_split_folders(folder, (".json",)))
+                splits = layout.find_split_folders(folder, (".json",))
+                others = (other for other in folder.list_folders() if other not in splits.values())
+                are_all = not any(folder.list_files(f"{other}/{_LABELS_DIR}", (".json",)) for other in others)
+                return FormatEvidence(f"Supervisely objects in {path}", splits if are_all else {})
     return None
 
 

@@ -42,6 +42,7 @@ from detloom.components.example_gen.sources.source_record import (
 )
 from detloom.components.example_gen.sources.yolo_data import (
     CLASSES_FILES,
+    DATA_FILES,
     SPLIT_KEYS,
     DataFile,
     find_data_file,
@@ -64,14 +65,17 @@ def detect(folder: DataFolder) -> FormatEvidence | None:
 
     Labels are searched in labels/ and beside their images, at the top and in its folders.
     """
-    path = find_data_file(folder)
+    try:
+        path = find_data_file(folder)
+    except InputError:
+        path = ""  # reading the labels raises it again
     if path:
         try:
             data = read_data_file(folder)
             splits = {key: key for key, _ in data.locations if key in SPLIT_KEYS and _find_locations(folder, data, key)}
         except InputError:
             return FormatEvidence(f"{path} exists", {})
-        if data.names or data.locations:
+        if data.locations or (data.names and path in DATA_FILES):
             return FormatEvidence(f"{path} names classes", splits)
     lists = _find_darknet_lists(folder)
     if lists:
@@ -278,7 +282,7 @@ def _find_locations(folder: DataFolder, data: DataFile, key: str) -> list[str]:
 
 def _find_darknet_lists(folder: DataFolder) -> list[str]:
     """Return the lists of images at the top with names of splits, beside obj.names, as CVAT exports them."""
-    if find_data_file(folder) or not folder.is_file(DARKNET_NAMES):
+    if not folder.is_file(DARKNET_NAMES) or find_data_file(folder):
         return []
     return [
         path

@@ -116,9 +116,12 @@ def test_ids_may_be_floats_or_text(tmp_path, form):
     assert [item.class_name for item in record.objects] == ["cat"]
 
 
-@pytest.mark.parametrize(("group", "used", "expected"), [("a", 1, [0, 1]), ("x", 1, [1, 2]), ("a", 0, [1, 2])])
-def test_categories_from_0_are_numbered_from_1_unless_0_groups_the_others(tmp_path, group, used, expected):
-    categories = [{"id": 0, "name": "a"}, {"id": 1, "name": "b", "supercategory": group}]
+@pytest.mark.parametrize(
+    ("own", "group", "used", "expected"),
+    [("none", "a", 1, [0, 1]), ("none", "x", 1, [1, 2]), ("none", "a", 0, [1, 2]), ("a", "b", 1, [1, 2])],
+)
+def test_categories_from_0_are_numbered_from_1_unless_0_groups_the_others(tmp_path, own, group, used, expected):
+    categories = [{"id": 0, "name": "a", "supercategory": own}, {"id": 1, "name": "b", "supercategory": group}]
     annotation = {"image_id": 1, "category_id": used, "bbox": [1, 2, 3, 4]}
     items = read(write(tmp_path, [{"id": 1, "file_name": "a.jpg"}], [annotation], categories))
     assert [item.class_id for item in classes(items)] == expected

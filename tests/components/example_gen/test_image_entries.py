@@ -113,7 +113,7 @@ BOXES = {
         "label_studio",
         {
             "a.json": json.dumps(
-                [{"img": "s3://b/x/1f2e-a.jpg", "id": 1, "tag": [rect(original_width=200, original_height=100)]}]
+                [{"img": "s3://b/x/1f2e3d4c-a.jpg", "id": 1, "tag": [rect(original_width=200, original_height=100)]}]
             )
         },
         (20, 20, 30, 30),
@@ -309,3 +309,28 @@ def test_a_csv_without_the_columns_is_an_error_naming_them(tmp_path):
     (chunk,) = formats.list_chunks("csv", folder, "train", "a.csv", IngestSettings())
     with pytest.raises(InputError, match=r"a\.csv:1: got 'a,b'; looked for .*filename, class"):
         list(formats.read_chunk("csv", folder, chunk, IngestSettings()))
+
+
+@pytest.mark.parametrize(
+    ("data_format", "files", "num_boxes"),
+    [
+        ("label_studio", {"a.json": json.dumps([{"image": "a.jpg", "label": [rect()], "annotation_id": 1}])}, 1),
+        ("label_studio", {"a.json": json.dumps([{"img": "a.jpg", "label": [rect()], "note": ["text"]}])}, 1),
+        ("csv", {"x.csv": "image,label,left,bbox_x,bbox_y,bbox_width,bbox_height\na.jpg,cat,0,1,2,3,4\n"}, 1),
+        ("via", {"a.json": json.dumps({"_via_1": {"filename": "a.jpg", "size": 1, "regions": []}})}, 0),
+    ],
+)
+def test_unusual_exports_are_read_whole(tmp_path, data_format, files, num_boxes):
+    ((record,), rejects) = read(tmp_path, data_format, files)
+    assert (len(record.objects), rejects) == (num_boxes, [])
+
+
+def test_kinds_of_regions_are_words_of_the_tool(tmp_path):
+    ((record,), _) = read(tmp_path, "label_studio", task({}, type="\x1b[2J") | {})
+    assert record.left_out == (("region without a label", 1),)
+
+
+def test_all_data_sets_of_a_project_are_read(tmp_path):
+    write_files(tmp_path, {f"{part}/ann/a.jpg.json": '{"objects": []}' for part in ("train", "batch_2")})
+    _, evidence = formats.detect_format(DataFolder(str(tmp_path)))
+    assert evidence.splits == {}

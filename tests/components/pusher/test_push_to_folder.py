@@ -7,6 +7,7 @@ from pushes import push
 from detloom.components.pusher import push_to_folder
 from detloom.components.pusher.manifest import MANIFEST_FILE, RECORD_FILE
 from detloom.components.pusher.push import list_versions
+from detloom.components.pusher.versions import find_class_change, open_destination
 from detloom.schemas.errors import InputError
 
 
@@ -126,3 +127,18 @@ def test_push_whose_lock_file_was_removed_publishes_nothing(model, other_model, 
     with pytest.raises(OSError, match=r"\.push\.lock"):
         push(other_model, serving, 5.0, check=lose)
     assert list_versions(serving) == [1, 6]
+
+
+@pytest.mark.parametrize(
+    ("served", "change"), [("item { id: 1 name: 'a' }", "other classes"), ("item { id: 1 na", "unknown")]
+)
+def test_classes_are_compared_with_the_newest_complete_version(tmp_path, served, change):
+    """A folder of a version without a model, which somebody made or a copy left, does not serve."""
+    for folder, text in ((tmp_path / "serving/3", served), (tmp_path / "model", "item { id: 1 name: 'b' }")):
+        (folder / "assets").mkdir(parents=True)
+        (folder / "saved_model.pb").touch()
+        (folder / "assets/label_map.pbtxt").write_text(text)
+    (tmp_path / "serving/4").mkdir()
+    destination = open_destination(tmp_path / "serving")
+    assert change in find_class_change(destination, tmp_path / "model", "none")
+    assert find_class_change(destination, tmp_path / "model", "any") == ""

@@ -140,8 +140,7 @@ def test_what_decides_about_a_model_evaluates_the_existing_one_again_and_trains_
     assert ask(last=last, config_hash=now) == f"Training is not repeated: {text}, so its model is evaluated again."
     assert ask(last=last, config_hash=now, span=13) == "Training: span 13 is new."
     gone = ask(last=last, config_hash=now, has_model=False)
-    assert gone.startswith("Training is skipped: ")
-    assert f"{text}, but its model no longer exists" in gone
+    assert gone == f"Training: {text}, and its model cannot be read."
     last = make_training(config_hash=f'{{"{part}": "0"}}', boxes_by_class={"cat": 100})
     assert "but the classes of the data have changed" in ask(Retrain(new_span=True), last=last, config_hash=now)
 

@@ -157,6 +157,13 @@ def test_two_images_with_one_label_file_are_refused(predict, tmp_path):
         raise predict(*images, "--yolo", tmp_path / "labels").exception
 
 
+def test_labels_that_exist_are_not_overwritten(predict, photos, tmp_path):
+    (tmp_path / "classes.txt").write_text("mine")
+    with pytest.raises(InputError, match=r"--yolo: .*classes.txt exists already"):
+        raise predict(photos, "--yolo", tmp_path).exception
+    assert (tmp_path / "classes.txt").read_text() == "mine"
+
+
 def test_images_keep_their_relative_paths_in_the_output(predict, photos):
     for _ in range(2):  # images in the output folder are not sources
         result = predict(photos, "--output", photos / "boxes")

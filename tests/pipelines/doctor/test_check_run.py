@@ -116,7 +116,7 @@ def test_only_paths_below_a_mount_are_in_containers(run, run_on_kubeflow, tmp_pa
     ],
 )
 def test_refused_records_are_a_warning_and_all_of_them_an_error(changes, status, detail):
-    result = describe_sample({**SAMPLE, **changes}, 0.05)
+    result = describe_sample({**SAMPLE, **changes}, 0.05, allow_no_objects=False)
     assert result.status == status
     assert detail in result.detail
     assert ("missing_file" in result.detail) == (status != "ok" and "reasons" in changes)

@@ -55,7 +55,9 @@ def push(tmp_path, monkeypatch):
             return PushResult(version=3, address="/serving/3", digest="", previous_version=None, is_new=True)
 
         monkeypatch.setattr("detloom.components.pusher.push.push_model", push_model)
-        decision = BlessingDecision(blessed=blessed, reason="AP50 0.900 is at least 0.700", gates=())
+        decision = BlessingDecision(
+            blessed=blessed, reason="AP50 0.900 is at least 0.700", gates=(), model_digest="evaluated"
+        )
         (Path(evaluation.path) / "decision.json").write_text(json.dumps(decision.to_dict()))
         address = tmp_path / "address"
         steps.push(model, evaluation, "/serving", address=str(address), **arguments)
@@ -68,7 +70,7 @@ def test_a_blessed_model_is_pushed_with_its_origin(push):
     address, calls = push(keep_versions=2)
     assert address == "/serving/3"
     (((model, push_to), named),) = calls
-    assert (model.name, push_to) == ("model", "/serving")
+    assert (model.name, push_to, named["expected_digest"]) == ("model", "/serving", "evaluated")
     assert (named["keep_versions"], named["allow_class_change"], named["allow_rolled_back"]) == (2, "none", False)
     assert named["origin"].metrics == {"AP": 0.5}  # AP50 was not measured
     assert named["origin"].blessing["sentence"] == "Blessed: AP50 0.900 is at least 0.700"

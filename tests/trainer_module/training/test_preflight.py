@@ -110,7 +110,7 @@ MANY = LabelMap.from_names([f"class {i}" for i in range(90)])
 )
 def test_classes_that_the_label_map_lacks_are_refused_with_their_record(ids, texts, label_map, message):
     with pytest.raises(InputError, match=message):
-        check_records(whole(record(ids, texts)), ClassLookup(label_map))
+        check_records(whole(record(ids, texts)), ClassLookup(label_map), 1)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_classes_that_the_label_map_lacks_are_refused_with_their_record(ids, tex
     ],
 )
 def test_unusual_classes_give_a_warning(records, is_whole, warning):
-    warnings = check_records(RecordSample(tuple(records), is_whole_split=is_whole), ClassLookup(LABEL_MAP))
+    warnings = check_records(RecordSample(tuple(records), is_whole_split=is_whole), ClassLookup(LABEL_MAP), 1)
     assert len(warnings) == (warning is not None)
     assert warning is None or warning in warnings[0]
 
@@ -134,7 +134,7 @@ def test_unusual_classes_give_a_warning(records, is_whole, warning):
 def test_boxes_of_other_classes_are_dropped_on_request_with_a_warning():
     """As in the Object Detection API, also for a known id with an unknown text."""
     sample = whole(record((1, 2, 9), ("", "truck", "red")), record((7, 1, 2)))
-    (warning,) = check_records(sample, ClassLookup(LABEL_MAP, "drop"))
+    (warning,) = check_records(sample, ClassLookup(LABEL_MAP, "drop"), 1)
     assert "2 of 6 boxes" in warning
     assert "truck" in warning
 
@@ -146,7 +146,7 @@ def test_files_with_classes_of_their_own_give_a_warning(write, make_example, cla
         write(f"{number}", [make_example([BOX], [class_id or 1 + i % 2]) for i in range(6)])
         for number, class_id in enumerate(classes)
     ]
-    warnings = check_records(sample_records(files), ClassLookup(LABEL_MAP))
+    warnings = check_records(sample_records(files), ClassLookup(LABEL_MAP), 1)
     assert any("classes of its own" in warning for warning in warnings) is is_warned
 
 
