@@ -81,7 +81,7 @@ def test_boxes_of_a_padded_model_are_in_pixels_of_the_image_in_every_signature(t
     bias.assign(tf.tile([0.0, 0.0, 15.0, 15.0], [bias.shape[0] // 4]))  # heights and widths times e**3
     export.export_saved_model(detector, config, tmp_path / "model", Export(box_units="pixels"))
     images = np.random.default_rng(0).integers(0, 256, (3, 40, 80, 3), np.uint8)
-    encoded = [export._encode_png(image) for image in images]
+    encoded = [tf.io.encode_png(image).numpy() for image in images]
     loaded = tf.saved_model.load(str(tmp_path / "model"))
     for outputs in (
         loaded.signatures[names.SIGNATURE_IMAGES](input_tensor=tf.constant(images)),
