@@ -31,7 +31,7 @@ demo: venv ## digits on photographs: data in, blessed and pushed model out
 	@$(BIN)/detloom demo $(ARGS)
 
 .PHONY: test
-test: venv ## the default tests, about four minutes on two idle cores
+test: venv ## the default tests, about five minutes on two cores
 	@$(BIN)/pytest $(PARALLEL) $(ARGS)
 
 .PHONY: test-unit
