@@ -51,6 +51,7 @@ def test_the_printed_push_allows_a_change_of_classes_if_there_is_one(served, fla
     monkeypatch.chdir(tmp_path)
     for folder, name in (("runs/model/Format-Serving", "cat"), ("models/1", served)):
         (tmp_path / folder / "assets").mkdir(parents=True)
+        (tmp_path / folder / "saved_model.pb").touch()
         (tmp_path / folder / "assets" / "label_map.pbtxt").write_text(f"item {{ id: 1 name: '{name}' }}")
     assert summary._format_next(pusher(0), "models").endswith(f" --card runs/card {flags}--reason ...")
 
