@@ -1,4 +1,4 @@
-"""What formats share whose files each describe many images: finding files, reading elements or rows, making records."""
+"""Find the files of formats that describe many images in each file, read their elements or rows, and make records."""
 
 import itertools
 import posixpath
@@ -30,7 +30,7 @@ _MAX_FILES = 5  # files of a folder of which one must match; other formats have 
 
 
 class ImageEntry(NamedTuple):
-    """What a file says about an image.
+    """The content of a file that concerns one image.
 
     Attributes:
         names: of the image, as the file writes it and in other forms that the image file may have.

@@ -72,7 +72,7 @@ def test_a_list_names_labels_with_any_suffix_and_an_ambiguous_one_is_rejected(tm
 
 
 def test_an_image_belongs_to_the_record_that_names_it_exactly(tmp_path, run_ingest):
-    """Of three records, one names its image, and the folders of the two others are missing."""
+    """One of three records names its image; the folders of the two others are missing."""
     images = [{"id": number, "file_name": f"cam{number}/a.jpg"} for number in (1, 2, 3)]
     annotations = [{"image_id": number, "category_id": 1, "bbox": [number, 2, 3, 4]} for number in (1, 2, 3)]
     data = {"images": images, "annotations": annotations, "categories": [{"id": 1, "name": "a"}]}

@@ -52,7 +52,7 @@ def push_by_hand(serving: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Day:
-    """What happens before the run of a day, and the expected result.
+    """A change before the run of a day, and the expected result.
 
     Attributes:
         span: number of the span that is written.
