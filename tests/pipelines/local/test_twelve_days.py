@@ -31,19 +31,8 @@ from detloom.trainer_module import tfx_run
 
 ROOT = Path(detloom.__file__).parents[1]
 RUN = """
-name: squares
-workspace: workspace
-data:
-  format: coco
-  path: spans/{SPAN}
-  images_dir: images
-  splits: {train: annotations/train.json, eval: annotations/eval.json, test: annotations/test.json}
-train: {batch_size: 4, num_steps: 8}
-evaluator: {num_images: 0}
 gates: {latency: {num_images: 0}, baseline: {num_resamples: 100}}
-retrain: {new_span: true}
 schedule: {cron: 0 3 * * *}
-notifications: {events: [failed, refused, pushed, skipped], webhook: {url: "env:HOOK"}}
 nodes: [{node: Trainer, max_retries: 1, backoff_seconds: 0}]
 beam_args: []
 """
@@ -157,10 +146,10 @@ def run_in_process(run_file):
 @pytest.mark.timeout(1800)  # about three minutes on two idle cores
 def test_a_scheduled_pipeline_gives_the_expected_result_on_each_of_twelve_days(tmp_path, server, monkeypatch):
     from fake_training.learner import make_learner
-    from fake_training.spans import write_span
+    from fake_training.spans import RUN_FILE, write_span
 
     run_file, journal, spans = tmp_path / "run.yaml", tmp_path / "journal.txt", tmp_path / "spans"
-    run_file.write_text(RUN)
+    run_file.write_text(RUN_FILE + RUN)
     monkeypatch.setattr(tfx_run, "run", make_learner(journal))
     monkeypatch.setattr(pusher_executor, "check_serves", lambda folder, seconds: None)
     spans.mkdir()

@@ -20,19 +20,8 @@ from detloom.schemas.run_file.read_run_file import read_run_file
 from detloom.trainer_module import tfx_run
 
 RUN = """
-name: squares
-workspace: workspace
-data:
-  format: coco
-  path: spans/{SPAN}
-  images_dir: images
-  splits: {train: annotations/train.json, eval: annotations/eval.json, test: annotations/test.json}
-train: {batch_size: 4, num_steps: 8}
-evaluator: {num_images: 0}
 gates: {latency: {num_images: 0}, baseline: {num_resamples: 100, min_ap_change: 0.0}}
-retrain: {new_span: true}
 push: {allow_class_change: none}
-notifications: {events: [failed, refused, pushed, skipped], webhook: {url: "env:HOOK"}}
 """
 OTHER_CLASSES = "serves other classes than this model"
 
@@ -125,10 +114,10 @@ MONTH = {
 @pytest.mark.timeout(3600)  # about four minutes on two idle cores
 def test_each_day_of_a_month_has_the_decision_of_the_table(tmp_path, monkeypatch):
     from fake_training.learner import make_learner
-    from fake_training.spans import write_span
+    from fake_training.spans import RUN_FILE, write_span
 
     run_file, journal, spans = tmp_path / "run.yaml", tmp_path / "journal.txt", tmp_path / "spans"
-    run_file.write_text(RUN)
+    run_file.write_text(RUN_FILE + RUN)
     spans.mkdir()
     monkeypatch.setattr(tfx_run, "run", make_learner(journal))
     monkeypatch.setattr(pusher_executor, "check_serves", lambda folder, seconds: None)

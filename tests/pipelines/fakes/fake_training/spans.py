@@ -11,6 +11,20 @@ SIDE, SQUARE = 64, 24  # px
 COLORS = {"red": (250, 20, 20), "rot": (250, 20, 20), "green": (20, 250, 20)}
 RED_GREEN = {1: "red", 2: "green"}
 NUM_IMAGES = {"train": 12, "eval": 4, "test": 6}
+# The start of a run file for the spans in spans/.
+RUN_FILE = """
+name: squares
+workspace: workspace
+data:
+  format: coco
+  path: spans/{SPAN}
+  images_dir: images
+  splits: {train: annotations/train.json, eval: annotations/eval.json, test: annotations/test.json}
+train: {batch_size: 4, num_steps: 8}
+evaluator: {num_images: 0}
+retrain: {new_span: true}
+notifications: {events: [failed, refused, pushed, skipped], webhook: {url: "env:HOOK"}}
+"""
 
 
 def write_span(
