@@ -36,6 +36,7 @@ from detloom.components.properties import (
     string_property,
 )
 from detloom.components.pusher.manifest import build_manifest
+from detloom.components.pusher.versions import LABEL_MAP_PATH
 from detloom.components.retrain import training_record
 from detloom.components.retrain.reasons import DataNow, decide
 from detloom.components.retrain.training_record import (
@@ -46,6 +47,7 @@ from detloom.components.retrain.training_record import (
 )
 from detloom.components.storage.storage import open_storage
 from detloom.schemas.contracts.detections import SAVED_MODEL_FILE, SERVING_FOLDER
+from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, parse_label_map
 from detloom.schemas.reading.redact import show_address
 from detloom.schemas.reading.text_file import write_text_file
 from detloom.schemas.run_file.data_checks import DataChecks
@@ -112,6 +114,7 @@ class DecisionExecutor(BaseExecutor):
             training_record.current_time(),
             is_rolled_back=last is not None and training_record.is_rolled_back(last, params.production),
             has_model=last is not None and _has_model(last),
+            has_same_classes=last is not None and _has_same_classes(last, examples.uri),
         )
         if decision.reuse and last is not None:
             output.set_string_custom_property(REUSED_PROPERTY, json.dumps(last.outputs))
@@ -163,6 +166,15 @@ class RecordExecutor(BaseExecutor):
 def _has_model(training: FinishedTraining) -> bool:
     address = training.outputs.get(MODEL_KEY)
     return address is not None and open_storage(address).exists(f"{SERVING_FOLDER}/{SAVED_MODEL_FILE}")
+
+
+def _has_same_classes(training: FinishedTraining, examples_uri: str) -> bool:
+    """Compare the label maps, as the evaluator does; True if the examples have none."""
+    of_data = open_storage(examples_uri).read(LABEL_MAP_FILE)
+    of_model = open_storage(training.outputs.get(MODEL_KEY, "")).read(f"{SERVING_FOLDER}/{LABEL_MAP_PATH}")
+    if of_data is None or of_model is None:
+        return of_data is None
+    return parse_label_map(of_data.decode()) == parse_label_map(of_model.decode())
 
 
 def _read_report(input_dict: dict[str, list[Artifact]]) -> dict[str, Any]:

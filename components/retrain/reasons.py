@@ -60,6 +60,7 @@ def decide(
     *,
     is_rolled_back: bool = False,
     has_model: bool = True,
+    has_same_classes: bool = True,
 ) -> TrainingDecision:
     """Check each reason that the settings name.
 
@@ -70,6 +71,7 @@ def decide(
         now: time with a time zone.
         is_rolled_back: the model of the last training run was rolled back.
         has_model: this model still exists.
+        has_same_classes: its label map is that of the data.
     """
     if last is None:
         return TrainingDecision(True, "Training: no training run has finished yet.")
@@ -97,7 +99,6 @@ def decide(
     if reasons:
         return TrainingDecision(True, f"Training: {', '.join(reasons)}.")
     missing = [check.text for check in results]
-    has_same_classes = data.report["splits"][train_split]["boxes_by_class"].keys() == last.boxes_by_class.keys()
     if changed and has_same_classes:
         sentence = f"Training is not repeated: {change}, so its model is evaluated again."
         return TrainingDecision(True, sentence, reuse=True)

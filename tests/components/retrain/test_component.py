@@ -17,6 +17,7 @@ from detloom.components.retrain import component, training_record
 from detloom.components.retrain.component import DecisionExecutor, RecordExecutor, RetrainParams
 from detloom.components.retrain.reuse import ReusingTrainer, ReusingTuner
 from detloom.components.retrain.training_record import read_last_record
+from detloom.schemas.contracts.label_map import LabelMap, write_label_map
 from detloom.schemas.run_file.data_checks import DataChecks, ShareCheck
 from detloom.schemas.run_file.schedule import Retrain
 
@@ -151,6 +152,17 @@ def test_after_a_gate_changed_the_trainer_copies_the_last_model_and_its_record_i
     assert after == replace(before, outcome="blessed", config_hash=params.config_hash)
     assert len(list((tmp_path / "records/training_records/cells").iterdir())) == 1
     assert decide(inputs, params, tmp_path / "third").get_int_custom_property("train") == 0
+
+
+def test_a_model_is_not_evaluated_again_on_data_that_give_its_class_names_other_ids(inputs, params, tmp_path):
+    record(inputs, params, tmp_path / "record", decide(inputs, params, tmp_path / "first"), is_blessed=True)
+    of_data, of_model = tmp_path / "examples/label_map.pbtxt", tmp_path / "model/Format-Serving/assets/label_map.pbtxt"
+    for path, names in ((of_data, ["cat", "dog"]), (of_model, ["dog", "cat"])):
+        path.parent.mkdir()
+        write_label_map(path, LabelMap.from_names(names))
+    decision = decide(inputs, replace(params, config_hash='{"gates": "c1"}'), tmp_path / "second")
+    assert decision.get_int_custom_property("train") == 0
+    assert "but the classes of the data have changed" in decision.get_string_custom_property("reason")
 
 
 def test_a_record_that_cannot_be_written_fails_the_node(inputs, params, tmp_path):
