@@ -201,7 +201,9 @@ def find_class_change(destination: Destination, model_dir: Path, allowed: ClassC
     """Return how the classes of a model differ from those of the version that serves; empty if that is allowed."""
     versions = sorted(complete_versions(destination), reverse=True)  # of a folder also those without a model
     served = next((each for each in versions if destination.read(f"{each}/{MODEL_FILE}", 0) is not None), None)
-    content = None if served is None else destination.read(f"{served}/{LABEL_MAP_PATH}", MAX_BYTES)
+    if served is None:
+        return ""
+    content = destination.read(f"{served}/{LABEL_MAP_PATH}", MAX_BYTES)
     return describe_class_change(f"{redact(destination.address)}/{served}", content, model_dir, allowed)
 
 
@@ -216,8 +218,10 @@ def describe_class_change(where: str, content: bytes | None, model_dir: Path, al
         An empty text if the model may replace it.
     """
     path = model_dir / LABEL_MAP_PATH
-    if content is None or allowed == "any":
+    if allowed == "any" or (content is None and not path.is_file()):  # without label maps, no client reads classes
         return ""
+    if content is None:
+        return f"{where}: the model that serves has no {LABEL_MAP_PATH}, so its classes are unknown"
     try:
         served = parse_label_map(content.decode("utf-8", errors="replace"), f"{where}/{LABEL_MAP_PATH}")
     except InputError as error:

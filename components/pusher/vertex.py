@@ -90,11 +90,13 @@ class VertexExecutor(tfx_executor.Executor):
         config = json_utils.loads(exec_properties[keys.CUSTOM_CONFIG_KEY])
         address, models = config[ENDPOINT_KEY], read_endpoint(config[ENDPOINT_KEY])
         model_uri, served = self.GetModelPath(input_dict), find_served(models)
-        label_map = open_storage(served.uri).read(LABEL_MAP_PATH) if served is not None and served.uri else None
         with local_folder(model_uri, is_of_model) as folder:
             manifest = build_manifest(folder)
             check_is_evaluated(manifest, blessed_digest(input_dict), model_uri)
-            change = describe_class_change(address, label_map, folder, config.get(CLASSES_KEY, "none"))
+            change = ""
+            if served is not None:
+                label_map = open_storage(served.uri).read(LABEL_MAP_PATH) if served.uri else None
+                change = describe_class_change(address, label_map, folder, config.get(CLASSES_KEY, "none"))
         identity = manifest.identity
         serving = next((model for model in models if model.identity == identity and model.traffic_percent), None)
         if serving is not None:
@@ -108,7 +110,10 @@ class VertexExecutor(tfx_executor.Executor):
                 "it in spite of that, give it traffic at the endpoint"
             )
         elif change:
-            change += "; to deploy it in spite of that, set push.allow_class_change"
+            change += (
+                "; to deploy it in spite of that, set push.allow_class_change to any, or to grow if classes were only "
+                "added"
+            )
         if change:
             reason = f"{change}."
             logging.warning("Pusher: not deployed. %s", reason)

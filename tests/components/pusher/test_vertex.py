@@ -25,11 +25,13 @@ ENDPOINT = VertexEndpoint(
     accelerator_type="NVIDIA_TESLA_T4",
 )
 
+CAT = b"item { id: 1 name: 'cat' }"
+
 
 @pytest.fixture(autouse=True)
 def no_copy(monkeypatch):
     monkeypatch.setattr(tfx_executor.io_utils, "copy_dir", lambda src, dst: None)
-    monkeypatch.setattr(vertex_pusher, "open_storage", lambda address: SimpleNamespace(read=lambda name: None))
+    monkeypatch.setattr(vertex_pusher, "open_storage", lambda address: SimpleNamespace(read=lambda name: CAT))
 
 
 @pytest.fixture
@@ -118,13 +120,16 @@ def test_a_model_that_was_rolled_back_is_not_deployed_again(do, vertex, model, o
     assert len(vertex.models) == 2
 
 
-def test_other_classes_or_other_files_than_those_that_were_blessed_are_not_deployed(do, vertex, monkeypatch):
+@pytest.mark.parametrize(("label_map", "reason"), [(CAT.replace(b"cat", b"dog"), "other classes"), (None, "unknown")])
+def test_other_classes_or_other_files_than_those_that_were_blessed_are_not_deployed(
+    do, vertex, monkeypatch, label_map, reason
+):
     vertex.deploy(vertex.upload("gs://bucket/served"), 100)
-    serving = SimpleNamespace(read=lambda name: b"item { id: 1 name: 'dog' }")
-    monkeypatch.setattr(vertex_pusher, "open_storage", lambda address: serving)
-    pushed = do()
+    monkeypatch.setattr(vertex_pusher, "open_storage", lambda address: SimpleNamespace(read=lambda name: label_map))
+    pushed = do(allowed="none" if label_map else "grow")
     assert state_of(pushed) == (0, None)
-    assert "set push.allow_class_change" in pushed.get_string_custom_property("reason")
+    assert reason in pushed.get_string_custom_property("reason")
+    assert "set push.allow_class_change to any" in pushed.get_string_custom_property("reason")
     with pytest.raises(InputError, match="files of the model have changed"):
         do(allowed="any", digest="other")
     assert state_of(do(allowed="any")) == (1, 1)
