@@ -56,6 +56,7 @@ TRAIN_PROPERTY = "train"  # custom property of a retraining decision: 1 or 0; 1 
 REUSED_PROPERTY = "reused"  # custom property of a retraining decision: JSON, address by output of the Trainer
 REASON_PROPERTY = "reason"  # custom property of a retraining decision, and of a blessed model that was not pushed
 
+ADDRESS_PROPERTY = "address"  # custom property of an input in a container, which reads a local copy: where it really is
 NOTHING_FOUND = "nothing_found"  # custom property: 1 on a placeholder output, for backends that require an artifact
 
 
@@ -67,6 +68,11 @@ def int_property(artifact: "Artifact", name: str) -> int | None:
 def string_property(artifact: "Artifact", name: str) -> str | None:
     """Return a text custom property, or None if the artifact does not have it."""
     return str(artifact.get_string_custom_property(name)) if artifact.has_custom_property(name) else None
+
+
+def address_of(artifact: "Artifact") -> str:
+    """Return the address of an artifact, also of one whose `uri` is a local copy in a container."""
+    return string_property(artifact, ADDRESS_PROPERTY) or str(artifact.uri)
 
 
 def blessing_message(blessings: "Sequence[Artifact] | None", default: str = "The model was not blessed.") -> str:

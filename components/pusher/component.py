@@ -27,6 +27,7 @@ from detloom.components.properties import (
     MODEL_CARD_KEY,
     PUSHED_IS_NEW_PROPERTY,
     REASON_PROPERTY,
+    address_of,
     blessed_digest,
     blessing_message,
     blessing_metrics,
@@ -91,7 +92,7 @@ class Executor(tfx_executor.Executor):
         models = input_dict.get(keys.MODEL_KEY) or input_dict[keys.INFRA_BLESSING_KEY]
         blessings = input_dict.get(keys.MODEL_BLESSING_KEY) or []
         return Origin(
-            model_uri=models[0].uri,
+            model_uri=address_of(models[0]),
             run_id=str(getattr(self._context, "pipeline_run_id", None) or "") if self._context else "",
             blessing=_describe_blessing(blessings[0]) if blessings else {},
             metrics=blessing_metrics(blessings[0]) if blessings else {},
@@ -124,7 +125,7 @@ def _log_result(result: PushResult) -> None:
 def _describe_blessing(blessing: Artifact) -> dict[str, Any]:
     return {
         "id": blessing.id,
-        "uri": blessing.uri,
+        "uri": address_of(blessing),
         "blessed": bool(model_utils.is_model_blessed(blessing)),
         "sentence": blessing_message([blessing], default=""),
     }

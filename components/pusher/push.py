@@ -55,7 +55,7 @@ from detloom.components.pusher.versions import (
 from detloom.components.storage.storage import is_address
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import escape, redact, show_address
-from detloom.schemas.run_file.push import LOCK_SECONDS, ClassChange, check_keep_versions
+from detloom.schemas.run_file.push import LOCK_SECONDS, ClassChange, check_keep_versions, is_remote
 
 _LOGGER = logging.getLogger("detloom")
 Address = Path | str
@@ -138,22 +138,29 @@ def push_model(
         check_is_evaluated(manifest, expected_digest, origin.model_uri)
         if change := find_class_change(destination, model_dir, allow_class_change):
             card = None if is_address(origin.model_uri) else card_dir  # else it is a temporary copy
-            command = format_push_command(origin.model_uri, destination.address, card, allow_class_change=True)
-            raise NotPushedError(
-                f"{change}. The push's setting allow_class_change permits it. To push it nevertheless, with your "
-                f"reason: {command}"
-            )
+            how = _how_to_push(origin.model_uri, destination.address, card, allow_class_change=True)
+            raise NotPushedError(f"{change}. The push's setting allow_class_change permits it. {how}")
         rolled_back = rolled_back_identities(destination, pushed_versions(destination))
         if not allow_rolled_back and manifest.identity in rolled_back:
-            command = format_push_command(origin.model_uri, destination.address)
             raise NotPushedError(
                 f"{redact(destination.address)}: this model was served before and was rolled back, so it is not pushed "
-                f"again. To push it nevertheless, with your reason: {command}"
+                f"again. {_how_to_push(origin.model_uri, destination.address)}"
             )
         push = _Push(destination, version, sources, manifest, origin, "push", check, check_held, now)
         result = push.place()
         _remove_old(destination, keep_versions, (result.version, result.previous_version), check_held)
     return result
+
+
+def _how_to_push(model: str, push_to: str, card: Path | None = None, *, allow_class_change: bool = False) -> str:
+    """Return how a person pushes a model; one at an address is pushed from another machine than this one."""
+    steps = ""
+    if is_address(model) and not is_remote(model):
+        steps, model = f" copy {show_address(model)} to a folder MODEL,", "MODEL"
+    elif is_address(model) and not is_address(push_to):
+        steps = f" on a machine that has {push_to},"
+    command = format_push_command(model, push_to, card, allow_class_change=allow_class_change)
+    return f"To push it nevertheless,{steps} with your reason: {command}"
 
 
 def format_push_command(

@@ -24,7 +24,7 @@ from tfx.types.artifact import Artifact
 from tfx.utils import import_utils, name_utils
 
 from detloom.components import artifact_types
-from detloom.components.properties import NOTHING_FOUND
+from detloom.components.properties import ADDRESS_PROPERTY, NOTHING_FOUND
 from detloom.pipelines.container.task_storage import Addresses, make_parent
 from detloom.schemas.errors import InputError
 
@@ -56,6 +56,7 @@ def complete_inputs(inputs: Any, inputs_spec: Any) -> None:
                 artifact.type.CopyFrom(inputs_spec.artifacts[key].artifact_type)
             # TFX derives ids from names, and looks up a blessing's model by name.
             artifact.name = artifact.name or artifact.uri
+            artifact.metadata[ADDRESS_PROPERTY] = artifact.uri  # the node gets a local path instead
         kept = [type(artifact).FromString(artifact.SerializeToString()) for artifact in found]
         del artifacts.artifacts[:]
         artifacts.artifacts.extend(kept)

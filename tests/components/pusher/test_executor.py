@@ -32,8 +32,8 @@ def do(tmp_path, monkeypatch, make_model):
     monkeypatch.setattr(executor_module, "check_serves", lambda folder, seconds: None)
     make_model(tmp_path / "model" / "Format-Serving")
 
-    def call(blessed=1, destination=None, settings=None, card=False, model_uri=None, **properties):
-        model = make_artifact(Model, model_uri or tmp_path / "model")
+    def call(blessed=1, destination=None, settings=None, card=False, model_uri=None, address=None, **properties):
+        model = make_artifact(Model, model_uri or tmp_path / "model", **({"address": address} if address else {}))
         pushed = make_artifact(PushedModel, tmp_path / "pushed")
         blessing = make_artifact(
             ModelBlessing,
@@ -158,6 +158,23 @@ def test_other_classes_are_pushed_only_if_the_run_file_allows_exactly_that(
         command = pushed.get_string_custom_property("reason").partition("your reason: ")[2]
         monkeypatch.setitem(push_model.__kwdefaults__, "check", lambda copy: None)
         assert detloom_command(*shlex.split(command)[1:]).output.startswith("Pushed version")
+
+
+@pytest.mark.parametrize(
+    ("address", "how"),
+    [
+        ("minio://b/model", "copy minio://b/model to a folder MODEL, with your reason: detloom push MODEL --to "),
+        ("gs://b/model", "on a machine that has {serving}, with your reason: detloom push gs://b/model --to {serving}"),
+    ],
+)
+def test_in_a_container_the_command_names_no_path_of_the_container(do, make_model, tmp_path, address, how):
+    served = make_model(tmp_path / "first") / "assets" / "label_map.pbtxt"
+    served.write_text("item { id: 1 name: 'dog' }")
+    push_model(tmp_path / "first", tmp_path / "serving", check=lambda copy: None, now=lambda: 1.0)
+    reason = do(card=True, address=address).get_string_custom_property("reason")
+    assert how.format(serving=tmp_path / "serving") in reason
+    assert f"{tmp_path}/model" not in reason
+    assert "--card" not in reason
 
 
 def test_model_card_is_stored_in_the_version(do, read_manifest, tmp_path):

@@ -14,6 +14,7 @@ from tfx.utils import name_utils
 from detloom.components.evaluator.component import DetectionEvaluatorExecutor as EvaluatorExecutor
 from detloom.components.notifier.component import Executor
 from detloom.components.notifier.message_events import parse_final_status
+from detloom.components.properties import address_of
 from detloom.components.pusher.vertex import VertexExecutor
 from detloom.pipelines.container import artifacts
 from detloom.pipelines.container import run_node as node
@@ -67,6 +68,7 @@ def test_the_output_of_an_evaluation_has_addresses_names_and_pages(backend, eval
     inputs = {"model": model_at("gs://b/Trainer/model", "57"), "baseline_model": model_at("gs://b/old", "12")}
     run_node(task_of(backend, inputs), backend.storage)
     assert evaluator["model"][0].uri == f"{backend.storage.root}/gcs/b/Trainer/model"
+    assert address_of(evaluator["model"][0]) == "gs://b/Trainer/model"
     found = {key: artifacts.artifacts[0] for key, artifacts in backend.read_output().artifacts.items()}
     assert found["page"].uri == f"{backend.address}/page/report.html"
     assert found["summary"].uri == f"{backend.address}/summary/summary.md"
