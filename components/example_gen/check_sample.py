@@ -5,7 +5,6 @@ time, for example by running `check_sample_as_json` in a process of its own.
 """
 
 import json
-import re
 import tempfile
 from collections import Counter
 from dataclasses import dataclass, field
@@ -19,12 +18,11 @@ from detloom.components.example_gen.ingest import IngestFolders, build_job, find
 from detloom.components.example_gen.ingest_job import IngestJob, decode_record, decode_row
 from detloom.components.example_gen.params import ExampleGenParams
 from detloom.components.example_gen.read_annotations import read_first_annotations, read_outcome
+from detloom.components.example_gen.skipped_spans import PLACEHOLDER, numbers_of
 from detloom.components.example_gen.sources import formats
 from detloom.components.example_gen.write_shard import read_and_build
 from detloom.schemas.contracts.rejects import Reject, parse_reject
 from detloom.schemas.errors import InputError
-
-_PLACEHOLDER = re.compile(r"\{\w+(?::\d+)?\}")  # such as {SPAN} and {VERSION:3}
 
 
 @dataclass
@@ -118,11 +116,12 @@ def _check_records(job: IngestJob, report: SampleReport) -> None:
 
 def _newest_folder(path: str) -> str:
     """Return the folder with files and the highest numbers at the placeholders; a path without any as it is."""
-    if not _PLACEHOLDER.search(path):
+    if not PLACEHOLDER.search(path):
         return path
-    pattern = _PLACEHOLDER.sub("*", path).rstrip("/")
+    path = path.rstrip("/")
+    pattern = PLACEHOLDER.sub("*", path)
     found = (folder.rstrip("/") for folder in tf.io.gfile.glob(pattern))
     folders = [folder for folder in found if tf.io.gfile.glob(f"{folder}/*")]  # TFX looks for files, too
     if not folders:
         raise InputError(f"{path}: no folder matches; create the first one, or correct data.path.")
-    return max(folders, key=lambda each: [int(number) for number in re.findall(r"\d+", each)])
+    return max(folders, key=lambda each: numbers_of(path, each))

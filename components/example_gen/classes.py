@@ -2,14 +2,14 @@
 
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from detloom.components.example_gen.ingest_job import IngestJob, SplitCounts
 from detloom.components.example_gen.read_annotations import ReadOutcome
 from detloom.components.example_gen.sources import formats
-from detloom.components.example_gen.sources.source_record import TOO_MANY_CLASSES
+from detloom.components.example_gen.sources.source_record import LEFT_OUT_CLASS, TOO_MANY_CLASSES
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.data import name_setting
@@ -116,15 +116,19 @@ def check_has_objects(summary: ReadSummary, job: IngestJob) -> None:
     if summary.first_reject:
         file, detail = summary.first_reject
         reason = f"; {summary.num_boxes_in} boxes were rejected; the first reason is {file}: {detail}"
-    if message := explain_no_objects(job, sum(summary.num_in.values()), reason):
+    left_out = sum((part.left_out for part in summary.counts.values()), Counter[str]())
+    if message := explain_no_objects(job, sum(summary.num_in.values()), left_out, reason):
         raise InputError(message)
 
 
-def explain_no_objects(job: IngestJob, num_images: int, reason: str = "") -> str:
+def explain_no_objects(job: IngestJob, num_images: int, left_out: Mapping[str, int], reason: str = "") -> str:
     """Return the message for labelled data without an object; "" if that is allowed."""
     if job.data_format == formats.UNLABELLED or job.params.allow_no_objects:
         return ""
     label = formats.find_label_like(job.folder(job.subfolders[-1]))
+    if left_out and not reason:
+        reason = "; left out were: " + ", ".join(f"{kind} {count}" for kind, count in sorted(left_out.items()))
+        reason += ", whose classes are not in the label map" if LEFT_OUT_CLASS in left_out else ""
     looked_for = f"; the labels of {job.data_format} are {formats.FORMATS[job.data_format].DESCRIPTION}; seen: "
     reason = reason or looked_for + (label or "no file that may be labels")
     hint = f"If the images show no objects, set {name_setting('allow_no_objects')}."

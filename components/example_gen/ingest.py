@@ -360,7 +360,7 @@ def find_refusal(job: IngestJob, report: Mapping[str, Any], unlisted: Unlisted) 
         _check_share(job, "record", quarantined, report["num_in"])
         or _check_share(job, "box", rejected, rejected + report["num_boxes_written"])
         or _check_unlisted(job, report["num_in"], unlisted)
-        or ("" if report["num_boxes_written"] else explain_no_objects(job, report["num_in"]))
+        or ("" if report["num_boxes_written"] else explain_no_objects(job, report["num_in"], report["left_out"]))
     )
 
 

@@ -209,10 +209,7 @@ class _ItemWriter:
             return
         if self._are_fractions:
             record = record._replace(is_relative=True)
-        elif not record.is_relative:
-            self._outcome.num_fractions += sum(
-                0 <= min(each.box_xyxy) <= max(each.box_xyxy) <= 1 for each in record.objects
-            )
+        self._outcome.num_fractions += record.num_fractions
         self._outcome.boxes_by_class.update([item.class_name for item in record.objects])
         names = {item.class_name for item in record.objects}
         for name in sorted(names - self._outcome.first_use.keys()):

@@ -6,8 +6,22 @@ from glob import glob
 
 from detloom.components.storage.storage import is_address
 
-_PLACEHOLDER = re.compile(r"\{(?:SPAN|VERSION|YYYY|MM|DD)(?::\d+)?\}")
+PLACEHOLDER = re.compile(r"\{(?:SPAN|VERSION|YYYY|MM|DD)(?::\d+)?\}")
+_ORDER = ("SPAN", "YYYY", "MM", "DD", "VERSION")  # of the numbers that decide which folder is newer
 _SPAN = re.compile(r"\{(?:SPAN|YYYY|MM|DD)")
+
+
+def numbers_of(path: str, folder: str) -> tuple[int, ...]:
+    """Return the numbers of a folder that matches a path with placeholders; the newer folder has the larger tuple.
+
+    It is empty for a folder that does not match.
+    """
+    match = re.fullmatch("([0-9]+)".join(map(re.escape, PLACEHOLDER.split(path))), folder)
+    if match is None:
+        return ()
+    names = [placeholder.strip("{}").partition(":")[0] for placeholder in PLACEHOLDER.findall(path)]
+    numbers = dict(zip(names, map(int, match.groups()), strict=True))
+    return tuple(numbers[name] for name in _ORDER if name in numbers)
 
 
 def describe_skipped_spans(path: str) -> str:
@@ -20,10 +34,9 @@ def describe_skipped_spans(path: str) -> str:
     if is_address(path) or not depth:
         return ""
     span, rest = "/".join(parts[:depth]), "/".join(["", *parts[depth:], "*"])
-    expression = re.compile("([0-9]+)".join(map(re.escape, _PLACEHOLDER.split(span))))
-    found = (expression.fullmatch(folder) for folder in glob(_PLACEHOLDER.sub("*", span)) if os.path.isdir(folder))
-    folders = {tuple(map(int, match.groups())): match.string for match in found if match}
-    filled = [numbers for numbers, folder in folders.items() if glob(folder + _PLACEHOLDER.sub("*", rest))]
+    found = {numbers_of(span, folder): folder for folder in glob(PLACEHOLDER.sub("*", span)) if os.path.isdir(folder)}
+    folders = {numbers: folder for numbers, folder in found.items() if numbers}
+    filled = [numbers for numbers, folder in folders.items() if glob(folder + PLACEHOLDER.sub("*", rest))]
     skipped = sorted(folder for numbers, folder in folders.items() if filled and numbers > max(filled))
     if not skipped:
         return ""

@@ -93,11 +93,13 @@ def scan_data(root: str, data_format: str = "") -> DataScan:
         raise InputError(f"{root}: contains images without labels; give a folder of labelled images in a known format.")
     scan = DataScan(root, data_format, evidence.sentence, evidence.splits)
     boxes: list[_RelativeBox] = []
-    are_fractions = True
     split_of_image: dict[bytes, tuple[str, str]] = {}
     split_of_path: dict[str, str] = {}
     for split, source in (evidence.splits or {"": ""}).items():
+        num_boxes = num_fractions = 0
         for record in _read_records(folder, scan, split, source):
+            num_boxes += len(record.objects)
+            num_fractions += record.num_fractions
             if record.image_path and split_of_path.setdefault(record.image_path, split) != split:
                 scan.shared_images = scan.shared_images or (record.image_path,)
                 continue
@@ -109,14 +111,14 @@ def scan_data(root: str, data_format: str = "") -> DataScan:
                 first = split_of_image.setdefault(hashlib.sha256(image).digest(), (split, record.image_path))
                 if first[0] != split:
                     scan.shared_images = scan.shared_images or (first[1], record.image_path)
-            are_fractions &= not record.is_relative and all(max(each.box_xyxy) <= 1 for each in record.objects)
             image_hw = _size_of(record, image)
             if image_hw is not None and min(image_hw) > 0:
                 scan.image_sizes.append(image_hw)
                 boxes += _relative_boxes(record, image_hw)
+        if 0 < num_boxes == num_fractions:
+            where = f"{root}/{source}".rstrip("/")
+            raise InputError(f"{where}: all boxes are inside of 1x1 pixel; see data.fractional_boxes of a run file.")
     _check_found(scan, boxes)
-    if are_fractions:
-        raise InputError(f"{root}: all boxes are inside of 1x1 pixel; see data.fractional_boxes of a run file.")
     scan.boxes = np.array(boxes)
     return scan
 

@@ -72,6 +72,13 @@ class SourceRecord(NamedTuple):
     example_at: tuple[int, int] | None = None
     is_found_by_name: bool = False
 
+    @property
+    def num_fractions(self) -> int:
+        """Number of boxes in pixels that are inside of one pixel."""
+        if self.is_relative:
+            return 0
+        return sum(0 <= min(each.box_xyxy) <= max(each.box_xyxy) <= 1 for each in self.objects)
+
     def reject_record(self, reason: Reason, detail: str) -> Reject:
         """Return a reject of the whole image, which names the image file."""
         chunk = Chunk(self.split, self.image_path)

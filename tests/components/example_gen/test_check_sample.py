@@ -38,6 +38,13 @@ def test_an_image_of_another_size_and_a_box_outside_are_found(make_voc):
     assert (report.num_boxes, report.num_boxes_refused) == (4, 2)
 
 
+def test_the_folder_with_the_newest_date_is_read(make_voc):
+    for name in ("31-12-2025", "01-02-2026"):
+        root = make_voc({"a": ["c1"], "b": ["d1"]}, name=name)
+    (root / "JPEGImages/c1.jpg").unlink()
+    assert check_sample(f"{root.parent}/{{DD}}-{{MM}}-{{YYYY}}", VOC, 48).num_records_refused == 1
+
+
 def test_the_folder_with_the_highest_span_is_read(make_voc):
     for span, name in ((9, "c1"), (10, "c2")):
         make_voc({"a": [name], "b": ["d1"]}, name=f"span-{span}")

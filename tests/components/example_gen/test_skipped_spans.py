@@ -10,6 +10,7 @@ from detloom.components.example_gen.skipped_spans import describe_skipped_spans
         ("span-{SPAN:3}/labels", ["span-009/labels", "span-008/labels"], ["span-010/labels"], ["span-010"], "span-009"),
         ("{SPAN}/v{VERSION}", ["4/v1"], ["5/v1", "6"], ["5", "6"], "4"),
         ("{YYYY}/{MM}/{DD}", ["2026/11/30"], ["2026/12/01"], ["2026/12/01"], "2026/11/30"),
+        ("{DD}-{MM}-{YYYY}", ["02-01-2026"], ["31-12-2025", "01-02-2026"], ["01-02-2026"], "02-01-2026"),
         ("{SPAN}", ["10"], ["9", "incoming", "11x"], [], ""),
         ("{SPAN}", [], ["1"], [], ""),  # the run fails and says so
         ("plain", ["plain"], [], [], ""),

@@ -92,6 +92,13 @@ def test_labelled_data_without_a_box_fail_with_the_first_reason(tmp_path, run_in
         ingest_all(run_ingest, tmp_path, files)
 
 
+@pytest.mark.parametrize("settings", [{"format": "coco"}, {"format": "voc", "classes": ("dog",)}])
+def test_data_of_other_classes_only_fail_with_that_reason(tmp_path, run_ingest, settings):
+    files = images("a.jpg") | voc("a") if settings["format"] == "voc" else coco([1, 2, 3, 4], category_id=99)
+    with pytest.raises(InputError, match="left out were: other_class 1, whose classes are not in the label map"):
+        ingest_all(run_ingest, tmp_path, files, unknown_class="leave_out", **settings)
+
+
 def test_data_without_objects_can_be_allowed(tmp_path, run_ingest):
     report = ingest_all(run_ingest, tmp_path, coco([]), allow_no_objects=True)
     assert (report["num_written"], report["num_boxes_in"]) == (1, 0)

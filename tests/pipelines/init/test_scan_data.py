@@ -89,8 +89,8 @@ def test_boxes_without_an_area_in_the_image_are_left_out(make_coco, box):
     assert np.isfinite(scan.boxes).all()
 
 
-def test_boxes_that_are_fractions_are_refused_as_by_a_run(make_coco):
-    folder = make_coco({"train": [1]})
+def test_boxes_that_are_fractions_in_one_split_are_refused_as_by_a_run(make_coco):
+    folder = make_coco({"train": [1], "val": [2]})
     path = folder / "annotations/train.json"
     content = json.loads(path.read_text())
     content["annotations"] = [{**annotation, "bbox": [0.1, 0.1, 0.5, 0.5]} for annotation in content["annotations"]]
