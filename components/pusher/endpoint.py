@@ -1,4 +1,4 @@
-"""Read what an endpoint of Vertex AI serves, and which models were rolled back there.
+"""Read what an endpoint of Vertex AI serves, and which models were rolled back there; undeploy models without requests.
 
 An endpoint has no versions. Its models are those in the model registry with the endpoint's label, which `VertexPusher`
 sets after a deployment, and all that are deployed now. It serves the model that gets most requests. A rollback at an
@@ -7,10 +7,12 @@ no requests was rolled back.
 """
 
 import datetime
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+
+from absl import logging
 
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import redact
@@ -102,6 +104,26 @@ def label_model(address: str, name: str, identity: str) -> None:
         model.update(labels={**model.labels, **labels, _ENDPOINT_LABEL: endpoint.name})
 
 
+def undeploy_old(address: str, keep: int, in_use: Container[str]) -> None:
+    """Undeploy the oldest labelled models without requests until `keep` are deployed, because each costs its machines.
+
+    Args:
+        in_use: resource names of models that stay deployed although they get no requests now.
+    """
+    with _google_client(address) as aiplatform:
+        endpoint = _find(aiplatform, address)
+        listed = aiplatform.Model.list(filter=f'labels.{_ENDPOINT_LABEL}="{endpoint.name}"')
+        names, split = {model.resource_name for model in listed}, endpoint.traffic_split
+        ours = sorted(
+            (deployed for deployed in endpoint.list_models() if deployed.model in names),
+            key=lambda deployed: deployed.create_time,
+        )
+        unused = [each for each in ours if not split.get(each.id) and each.model not in in_use]
+        for each in unused[: max(0, len(ours) - keep)]:
+            endpoint.undeploy(each.id)
+            logging.info("Pusher: undeployed %s, which got no requests.", each.model)
+
+
 def _find(aiplatform: Any, address: str) -> Any:
     """Return the endpoint as TFX's Pusher finds it; None if there is none."""
     name = address.removeprefix(ENDPOINT_SCHEME).split("/", 2)[2]
@@ -122,6 +144,6 @@ def _google_client(address: str) -> Iterator[Any]:
         yield aiplatform
     except (GoogleAPIError, GoogleAuthError) as error:
         raise InputError(
-            f"{address}: Vertex AI does not tell what the endpoint serves ({redact(str(error))}); allow the job's "
-            "account to read endpoints and models (roles/aiplatform.user), or run again later."
+            f"{address}: a request to Vertex AI failed ({redact(str(error))}); allow the job's account to read and "
+            "change endpoints and models (roles/aiplatform.user), or run again later."
         ) from None

@@ -55,7 +55,7 @@ from detloom.components.pusher.versions import (
 from detloom.components.storage.storage import is_address
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import escape, redact, show_address
-from detloom.schemas.run_file.push import LOCK_SECONDS, ClassChange, check_keep_versions, is_remote
+from detloom.schemas.run_file.push import LOCK_SECONDS, ClassChange, check_kept, is_remote
 
 _LOGGER = logging.getLogger("detloom")
 Address = Path | str
@@ -123,7 +123,7 @@ def push_model(
             `push_dir` cannot be written or was changed by the model, or another push is running there.
         OSError: the copy failed or differs from the original; nothing was changed.
     """
-    check_keep_versions(keep_versions)
+    check_kept("keep_versions", keep_versions)
     if not (model_dir / MODEL_FILE).is_file():
         raise InputError(f"{model_dir}: not a SavedModel ({MODEL_FILE} is missing).")
     if not is_address(str(push_dir)) and Path(push_dir).resolve().is_relative_to(model_dir.resolve()):

@@ -5,6 +5,7 @@ TFX uploads the model, creates the endpoint if it is missing, and deploys. It pa
 the upload.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from absl import logging
@@ -24,7 +25,14 @@ from detloom.components.properties import (
     blessed_digest,
     blessing_message,
 )
-from detloom.components.pusher.endpoint import find_served, label_model, read_endpoint, rolled_back_models
+from detloom.components.pusher.endpoint import (
+    EndpointModel,
+    find_served,
+    label_model,
+    read_endpoint,
+    rolled_back_models,
+    undeploy_old,
+)
 from detloom.components.pusher.manifest import build_manifest, check_is_evaluated, is_of_model
 from detloom.components.pusher.versions import LABEL_MAP_PATH, describe_class_change
 from detloom.components.storage.local_copy import local_folder
@@ -32,7 +40,8 @@ from detloom.components.storage.storage import open_storage
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.push import ClassChange, VertexEndpoint
 
-ENDPOINT_KEY, CLASSES_KEY = "detloom_endpoint", "allow_class_change"  # keys in custom_config
+# Keys in custom_config.
+ENDPOINT_KEY, CLASSES_KEY, KEEP_KEY = "detloom_endpoint", "allow_class_change", "keep_deployed"
 _ALL_TRAFFIC = 100
 
 
@@ -56,6 +65,7 @@ def vertex_custom_config(endpoint: VertexEndpoint, allow_class_change: ClassChan
         constants.SERVING_ARGS_KEY: serving_args,
         ENDPOINT_KEY: endpoint.address,
         CLASSES_KEY: allow_class_change,
+        KEEP_KEY: endpoint.keep_deployed,
     }
 
 
@@ -126,12 +136,22 @@ class VertexExecutor(tfx_executor.Executor):
         super().Do(input_dict, output_dict, exec_properties)
         label_model(address, pushed_model.get_string_custom_property(PUSHED_DESTINATION_PROPERTY), identity)
         pushed_model.set_int_custom_property(PUSHED_IS_NEW_PROPERTY, 1)
+        if config[KEEP_KEY]:
+            _undeploy_old(address, config[KEEP_KEY], models)
 
 
 class VertexPusher(tfx_component.Pusher):
     """TFX's Vertex Pusher with `VertexExecutor`."""
 
     EXECUTOR_SPEC = ExecutorClassSpec(VertexExecutor)
+
+
+def _undeploy_old(address: str, keep: int, before: Sequence[EndpointModel]) -> None:
+    """Undeploy models without requests, but none that served before the push; the push succeeds if this fails."""
+    try:
+        undeploy_old(address, keep, {model.name for model in before if model.traffic_percent})
+    except InputError as error:
+        logging.warning("Pusher: the new model serves, but older ones still cost their machines: %s", error)
 
 
 def _with_all_traffic(exec_properties: dict[str, Any]) -> dict[str, Any]:

@@ -4,22 +4,22 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from detloom.schemas.errors import check, check_fields, check_not_empty
+from detloom.schemas.errors import FieldError, check, check_fields, check_not_empty
 
 ClassChange = Literal["none", "grow", "any"]
 ENDPOINT_SCHEME = "vertex://"
 REMOTE_SCHEMES = ("gs://", "s3://", "az://")
 LOCK_SECONDS, LOAD_SECONDS = 1800.0, 600.0
-_MIN_KEPT = 2  # the served version and the previous one
+_MIN_KEPT = 2  # the one that serves and the previous one
 _PROJECT = re.compile(r"[a-z][a-z0-9-]{4,28}[a-z0-9]")
 _REGION = re.compile(r"[a-z]+-[a-z]+[0-9]+")
 _ENDPOINT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_. -]{0,127}")
 
 
-def check_keep_versions(keep_versions: int) -> None:
-    """Raise FieldError for a number that leaves no version for a rollback."""
-    allowed = f"0 (all), or {_MIN_KEPT} or more: the served version and the one for a rollback"
-    check(keep_versions == 0 or keep_versions >= _MIN_KEPT, "keep_versions", keep_versions, allowed)
+def check_kept(field: str, number: int) -> None:
+    """Raise FieldError for a number of versions or models that leaves none for a rollback."""
+    allowed = f"0 (all), or {_MIN_KEPT} or more: the one that serves and the one for a rollback"
+    check(number == 0 or number >= _MIN_KEPT, field, number, allowed)
 
 
 def check_place(project: str, region: str) -> None:
@@ -53,6 +53,9 @@ class VertexEndpoint:
     traffic_percent: int = 100
     """Percentage of requests for the new model. Less than 100 makes it a canary; the existing models share the rest in
     proportion. The first model of an endpoint gets all requests."""
+    keep_deployed: int = 2
+    """Number of models to keep deployed of those that detloom has deployed, at least 2; each one costs its machines. A
+    push undeploys the oldest ones without requests, which stay in the model registry. 0 keeps all."""
 
     @property
     def address(self) -> str:
@@ -69,6 +72,7 @@ class VertexEndpoint:
         allowed = f"at most max_replicas ({self.max_replicas})"
         check(self.min_replicas <= self.max_replicas, "min_replicas", self.min_replicas, allowed, "max_replicas")
         check(1 <= self.traffic_percent <= 100, "traffic_percent", self.traffic_percent, "1 to 100")
+        check_kept("keep_deployed", self.keep_deployed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +92,9 @@ class Push:
     """Deploy to an endpoint of Vertex AI instead of a folder."""
 
     def __post_init__(self) -> None:
-        check_keep_versions(self.keep_versions)
+        check_kept("keep_versions", self.keep_versions)
+        if self.vertex is not None and self.keep_versions:
+            raise FieldError("keep_versions", "an endpoint has push.vertex.keep_deployed instead.", "vertex")
         check_fields(self, "above 0", "load_seconds", "lock_seconds")
 
 

@@ -61,6 +61,7 @@ class FakeVertex:
         self.models: dict[str, SimpleNamespace] = {}
         self.deployed: dict[str, str] = {}
         self.traffic: dict[str, int] = {}
+        self.num_deployments = 0
         self.endpoints: list[Any] = []
         self.initialized_with: dict[str, str] = {}
         self.Endpoint = SimpleNamespace(list=self._list_endpoints, create=self._create_endpoint)
@@ -84,8 +85,9 @@ class FakeVertex:
         if not self.endpoints:
             self._create_endpoint("cells")
         self.traffic = {each: old * (100 - percent) // 100 for each, old in self.traffic.items()}
-        self.deployed[str(len(self.deployed))] = name
-        self.traffic[str(len(self.deployed) - 1)] = percent
+        number = str(self.num_deployments)
+        self.num_deployments += 1
+        self.deployed[number], self.traffic[number] = name, percent
 
     def undeploy(self, name: str) -> None:
         for each in [each for each, model in self.deployed.items() if model == name]:
@@ -100,7 +102,13 @@ class FakeVertex:
             traffic_split = property(lambda _: vertex.traffic)
 
             def list_models(self) -> list[SimpleNamespace]:
-                return [SimpleNamespace(id=each, model=name) for each, name in vertex.deployed.items()]
+                return [
+                    SimpleNamespace(id=each, model=name, create_time=FIRST_UPLOAD + timedelta(hours=int(each)))
+                    for each, name in reversed(vertex.deployed.items())
+                ]
+
+            def undeploy(self, deployed_model_id: str) -> None:
+                del vertex.deployed[deployed_model_id], vertex.traffic[deployed_model_id]
 
         endpoint = Endpoint()
         self.endpoints.append((display_name, endpoint))

@@ -5,6 +5,7 @@ import inspect
 import pytest
 from google.api_core.exceptions import PermissionDenied
 from google.cloud import aiplatform
+from google.cloud.aiplatform_v1.types import DeployedModel
 
 from detloom.components.pusher.endpoint import (
     find_served,
@@ -99,6 +100,8 @@ def test_a_refused_request_is_one_sentence(vertex, monkeypatch):
 def test_googles_client_has_what_is_used():
     assert "filter" in inspect.signature(aiplatform.Model.list).parameters
     assert "labels" in inspect.signature(aiplatform.Model.update).parameters
+    assert "deployed_model_id" in inspect.signature(aiplatform.Endpoint.undeploy).parameters
+    assert {"id", "model", "create_time"} <= DeployedModel.meta.fields.keys()
     for name in ("resource_name", "uri", "create_time", "labels"):
         assert hasattr(aiplatform.Model, name)
     for name in ("name", "traffic_split", "list_models"):

@@ -5,6 +5,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from google.api_core.exceptions import PermissionDenied
 from google.cloud import aiplatform
 from tfx.extensions.google_cloud_ai_platform.pusher import executor as tfx_executor
 from tfx.types import Channel
@@ -138,7 +139,42 @@ def test_other_classes_or_other_files_than_those_that_were_blessed_are_not_deplo
 def test_a_model_that_was_replaced_is_deployed_again(do, vertex, model, other_model):
     for folder in (model, other_model, model):
         assert state_of(do(folder, endpoint=replace(ENDPOINT, traffic_percent=100))) == (1, 1)
-    assert vertex.traffic == {"0": 0, "1": 0, "2": 100}
+    assert vertex.traffic == {"1": 0, "2": 100}
+
+
+ALL_TRAFFIC = replace(ENDPOINT, traffic_percent=100)
+
+
+def test_old_models_without_requests_are_undeployed_but_stay_in_the_registry(do, vertex, make_model, tmp_path):
+    vertex.deploy(vertex.upload("gs://bucket/of-another-team"), 0)
+    for number in range(4):
+        do(make_model(tmp_path / str(number) / "model", f"graph {number}".encode()), endpoint=ALL_TRAFFIC)
+    assert vertex.traffic == {"0": 0, "3": 0, "4": 100}
+    assert len(vertex.models) == 5
+    do(make_model(tmp_path / "all" / "model", b"graph"), endpoint=replace(ALL_TRAFFIC, keep_deployed=0))
+    assert vertex.traffic == {"0": 0, "3": 0, "4": 0, "5": 100}
+
+
+def test_models_with_requests_and_the_one_that_served_before_the_push_stay_deployed(
+    do, vertex, model, other_model, third_model
+):
+    do(model)
+    do(other_model, endpoint=ALL_TRAFFIC)
+    vertex.traffic = {"0": 100, "1": 0}  # a rollback
+    do(third_model, endpoint=ALL_TRAFFIC)
+    assert vertex.traffic == {"0": 0, "2": 100}
+    vertex.traffic = {"0": 50, "2": 50}
+    do(other_model)
+    assert vertex.traffic == {"0": 45, "2": 45, "3": 10}
+
+
+def test_a_model_that_cannot_be_undeployed_is_a_warning(do, vertex, model, other_model, third_model, caplog):
+    do(model)
+    do(other_model, endpoint=ALL_TRAFFIC)
+    endpoint = type(vertex.endpoints[0][1])
+    endpoint.undeploy = lambda self, deployed_model_id: (_ for _ in ()).throw(PermissionDenied("not allowed"))
+    assert state_of(do(third_model, endpoint=ALL_TRAFFIC)) == (1, 1)
+    assert "not allowed" in caplog.text
 
 
 def test_arguments_exist_in_the_signature_of_googles_client():

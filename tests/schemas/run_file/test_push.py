@@ -21,12 +21,18 @@ def test_fewer_than_two_kept_versions_are_rejected(keep_versions):
         ("endpoint_name", 'a" OR "', "endpoint_name: got .*, allowed: letters"),
         ("container_image", "", "container_image: must not be empty"),
         ("traffic_percent", 0, "traffic_percent: got 0, allowed: 1 to 100"),
+        ("keep_deployed", 1, "keep_deployed: got 1, allowed: 0 .* 2 or more"),
         ("min_replicas", 2, "min_replicas: got 2, allowed: at most max_replicas"),
     ],
 )
 def test_invalid_endpoint_is_rejected(field, value, message):
     with pytest.raises(InputError, match=message):
         VertexEndpoint(**{**ENDPOINT, field: value})
+
+
+def test_an_endpoint_has_no_versions_to_keep():
+    with pytest.raises(InputError, match=r"keep_versions: .*push\.vertex\.keep_deployed"):
+        Push(keep_versions=3, vertex=VertexEndpoint(**ENDPOINT))
 
 
 @pytest.mark.parametrize(

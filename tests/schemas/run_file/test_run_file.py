@@ -22,7 +22,7 @@ train: {batch_size: 2, num_steps: 3}
 SECTIONS = """
 checks: {class_drift: {severity: fail, threshold: 0.3}, tiny_boxes: {min_side_px: 2}}
 gates: {override: {reason: The camera was replaced., by: Ada, until: "2026-12-31"}}
-push: {keep_versions: 3, vertex: {project: my-project, region: us-central1, endpoint_name: cells,
+push: {load_seconds: 60, vertex: {project: my-project, region: us-central1, endpoint_name: cells,
   container_image: image, traffic_percent: 5}}
 model_card: {purpose: Zählt Zellen., owners: [Ada], citation: "a\\nb", limits: [One camera.]}
 retrain: {records: records, min_new_images: 1}
