@@ -6,10 +6,14 @@ TFX's compiler for Kubeflow and Vertex AI uses `TYPE_NAME` as a schema title, wh
 
 import shutil
 from pathlib import Path
+from typing import TypeAlias
 
 from absl import logging
 from tfx.types.artifact import Artifact
 from tfx.utils import path_utils
+
+Artifacts: TypeAlias = dict[str, list[Artifact]]
+"""The inputs or the outputs of a node, by key."""
 
 
 class Rejects(Artifact):

@@ -9,10 +9,9 @@ from tfx.dsl.components.base.base_beam_component import BaseBeamComponent
 from tfx.dsl.components.base.base_beam_executor import BaseBeamExecutor
 from tfx.dsl.components.base.executor_spec import BeamExecutorSpec
 from tfx.types import BaseChannel, Channel, artifact_utils, standard_artifacts, standard_component_specs
-from tfx.types.artifact import Artifact
 from tfx.types.component_spec import ChannelParameter, ComponentSpec, ExecutionParameter
 
-from detloom.components.artifact_types import DatasetReport, MetricsForUi, PageForUi, keep_after_failure
+from detloom.components.artifact_types import Artifacts, DatasetReport, MetricsForUi, PageForUi, keep_after_failure
 from detloom.components.dataset_validator.drift import find_earlier_report, keep_failed_page, keep_report
 from detloom.components.dataset_validator.params import DatasetValidatorParams
 from detloom.components.dataset_validator.report.build_report import metrics_of
@@ -50,12 +49,7 @@ REPORT_KEY = "report"
 class DatasetValidatorExecutor(BaseBeamExecutor):
     """Check the examples; if a check fails, keep a copy of the report and fail the node."""
 
-    def Do(
-        self,
-        input_dict: dict[str, list[Artifact]],
-        output_dict: dict[str, list[Artifact]],
-        exec_properties: dict[str, Any],
-    ) -> None:
+    def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
         self._log_startup(input_dict, output_dict, exec_properties)
         params = DatasetValidatorParams.from_properties(exec_properties)
         examples = artifact_utils.get_single_instance(input_dict[EXAMPLES_KEY])

@@ -21,6 +21,7 @@ from tfx.types.system_executions import Evaluate
 from tfx.utils import io_utils
 
 from detloom.components.artifact_types import (
+    Artifacts,
     CurvesForUi,
     DatasetReport,
     MetricsForUi,
@@ -79,12 +80,7 @@ class DetectionEvaluatorExecutor(tfx_evaluator.Executor):
     later run would find the blessed model. Nothing else is inherited.
     """
 
-    def Do(
-        self,
-        input_dict: dict[str, list[Artifact]],
-        output_dict: dict[str, list[Artifact]],
-        exec_properties: dict[str, Any],
-    ) -> None:
+    def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
         """Evaluate, write the report into `evaluation` and the verdict into `blessing`."""
         self._log_startup(input_dict, output_dict, exec_properties)
         params = EvaluatorParams.from_properties(exec_properties)
@@ -149,7 +145,7 @@ def _lineage(model: Artifact, baselines: Sequence[Artifact], examples: Sequence[
     return lines
 
 
-def _write_ui_artifacts(output_dict: dict[str, list[Artifact]], result: EvaluationResult, report_uri: str) -> None:
+def _write_ui_artifacts(output_dict: Artifacts, result: EvaluationResult, report_uri: str) -> None:
     page, summary, metrics, curves = (
         artifact_utils.get_single_instance(output_dict[key]) for key in (PAGE_KEY, SUMMARY_KEY, METRICS_KEY, CURVES_KEY)
     )

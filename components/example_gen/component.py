@@ -11,10 +11,9 @@ from tfx.dsl.components.base.executor_spec import BeamExecutorSpec
 from tfx.orchestration.data_types import RuntimeParameter
 from tfx.proto import example_gen_pb2, range_config_pb2
 from tfx.types import Channel, artifact_utils, standard_artifacts, standard_component_specs
-from tfx.types.artifact import Artifact
 from tfx.types.component_spec import ChannelParameter, ComponentSpec, ExecutionParameter
 
-from detloom.components.artifact_types import Rejects, keep_after_failure
+from detloom.components.artifact_types import Artifacts, Rejects, keep_after_failure
 from detloom.components.example_gen.driver import DATA_FOLDERS_KEY, Driver, file_pattern, split_input_base
 from detloom.components.example_gen.ingest import NO_SPLIT, IngestFolders, RefusedDataError, ingest
 from detloom.components.example_gen.params import ExampleGenParams
@@ -46,12 +45,7 @@ class Executor(BaseBeamExecutor):
     name.
     """
 
-    def Do(
-        self,
-        input_dict: dict[str, list[Artifact]],
-        output_dict: dict[str, list[Artifact]],
-        exec_properties: dict[str, Any],
-    ) -> None:
+    def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
         self._log_startup(input_dict, output_dict, exec_properties)
         params = ExampleGenParams.from_properties(exec_properties)
         input_base = exec_properties[standard_component_specs.INPUT_BASE_KEY]

@@ -17,9 +17,9 @@ from tfx.dsl.components.base.base_driver import BaseDriver
 from tfx.dsl.io import fileio
 from tfx.proto import example_gen_pb2, range_config_pb2
 from tfx.types import standard_component_specs
-from tfx.types.artifact import Artifact
 from tfx.utils import proto_utils
 
+from detloom.components.artifact_types import Artifacts
 from detloom.components.example_gen.data_folder import DataFolder
 from detloom.components.example_gen.params import ExampleGenParams
 from detloom.schemas.errors import InputError
@@ -60,14 +60,12 @@ class Driver(tfx_driver.FileBasedDriver):
         resolved[utils.FINGERPRINT_PROPERTY_NAME] += "\n" + fingerprint_folders(base, folders)
         return resolved
 
-    def _prepare_output_artifacts(self, *, exec_properties: dict[str, Any], **others: Any) -> dict[str, list[Artifact]]:
+    def _prepare_output_artifacts(self, *, exec_properties: dict[str, Any], **others: Any) -> Artifacts:
         """Create all outputs of the component; TFX's driver creates only the examples.
 
         Only InteractiveContext calls it.
         """
-        outputs: dict[str, list[Artifact]] = BaseDriver._prepare_output_artifacts(
-            self, exec_properties=exec_properties, **others
-        )
+        outputs: Artifacts = BaseDriver._prepare_output_artifacts(self, exec_properties=exec_properties, **others)
         (examples,) = outputs[standard_component_specs.EXAMPLES_KEY]
         tfx_driver.update_output_artifact(exec_properties, examples.mlmd_artifact)
         return outputs

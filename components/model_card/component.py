@@ -16,6 +16,7 @@ from tfx.types.standard_artifacts import Examples, Model, ModelBlessing, ModelEv
 from tfx.utils import path_utils
 
 from detloom.components import artifact_types
+from detloom.components.artifact_types import Artifacts
 from detloom.components.fingerprints import source_fingerprint
 from detloom.components.model_card.card import CardInputs, ModelCardParams, build_card, write_card
 from detloom.components.properties import (
@@ -37,12 +38,7 @@ from detloom.schemas.run_file.model_card import CARD_PAGE, ModelCardSettings
 class Executor(BaseExecutor):
     """Write the card of a model from the artifacts that it came from."""
 
-    def Do(
-        self,
-        input_dict: dict[str, list[Artifact]],
-        output_dict: dict[str, list[Artifact]],
-        exec_properties: dict[str, Any],
-    ) -> None:
+    def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
         self._log_startup(input_dict, output_dict, exec_properties)
         model = artifact_utils.get_single_instance(input_dict[keys.MODEL_KEY])
         examples = input_dict.get(keys.EXAMPLES_KEY) or []
@@ -66,7 +62,7 @@ class Executor(BaseExecutor):
         logging.info("ModelCard: %s/%s", output.uri, CARD_PAGE)
 
 
-def _uri_of(input_dict: dict[str, list[Artifact]], key: str) -> str | None:
+def _uri_of(input_dict: Artifacts, key: str) -> str | None:
     artifacts = input_dict.get(key) or []
     return str(artifact_utils.get_single_instance(artifacts).uri) if artifacts else None
 
@@ -80,7 +76,7 @@ def _source(examples: Artifact) -> dict[str, Any]:
     }
 
 
-def _lineage(input_dict: dict[str, list[Artifact]], model: Artifact) -> list[tuple[str, str]]:
+def _lineage(input_dict: Artifacts, model: Artifact) -> list[tuple[str, str]]:
     """Return ids in ML Metadata; paths are omitted because they describe the machine, not the model."""
     lines = [("Model in ML Metadata", f"artifact {model.id}")]
     for key, name in ((keys.EVALUATION_KEY, "Evaluation"), (MODEL_RUN_KEY, "Training")):

@@ -9,12 +9,12 @@ from absl import logging
 from tfx.dsl.components.base.base_component import BaseComponent
 from tfx.dsl.components.base.base_executor import BaseExecutor
 from tfx.dsl.components.base.executor_spec import ExecutorClassSpec
-from tfx.types.artifact import Artifact
 from tfx.types.channel import BaseChannel
 from tfx.types.component_spec import ChannelParameter, ComponentSpec, ExecutionParameter
 from tfx.types.standard_artifacts import ModelBlessing, PushedModel
 
 from detloom.components import artifact_types
+from detloom.components.artifact_types import Artifacts
 from detloom.components.fingerprints import source_fingerprint
 from detloom.components.notifier.message_events import (
     BLESSING_KEY,
@@ -88,12 +88,7 @@ class Executor(BaseExecutor):
     seconds between sending and its end, and receivers recognize the message by its id.
     """
 
-    def Do(
-        self,
-        input_dict: dict[str, list[Artifact]],
-        output_dict: dict[str, list[Artifact]],
-        exec_properties: dict[str, Any],
-    ) -> None:
+    def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
         self._log_startup(input_dict, output_dict, exec_properties)
         try:
             params = NotifierParams.from_properties(exec_properties)

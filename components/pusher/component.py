@@ -20,7 +20,7 @@ from tfx.types.component_spec import ChannelParameter
 from tfx.types.standard_artifacts import PushedModel
 from tfx.utils import io_utils, json_utils, proto_utils
 
-from detloom.components.artifact_types import ModelCard
+from detloom.components.artifact_types import Artifacts, ModelCard
 from detloom.components.fingerprints import source_fingerprint
 from detloom.components.properties import (
     CODE_FINGERPRINT,
@@ -46,12 +46,7 @@ _PUSH_KEY = "push"  # key in custom_config; the value is `Push` as JSON
 class Executor(tfx_executor.Executor):
     """The checks and outputs of TFX's Pusher around an atomic push; also a custom executor for TFX's Pusher."""
 
-    def Do(
-        self,
-        input_dict: dict[str, list[Artifact]],
-        output_dict: dict[str, list[Artifact]],
-        exec_properties: dict[str, Any],
-    ) -> None:
+    def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
         """Push the model to the filesystem destination if it is blessed; record the result in PushedModel."""
         self._log_startup(input_dict, output_dict, exec_properties)
         pushed_model = artifact_utils.get_single_instance(output_dict[keys.PUSHED_MODEL_KEY])
@@ -88,7 +83,7 @@ class Executor(tfx_executor.Executor):
         self._MarkPushed(pushed_model, pushed_destination=result.address, pushed_version=str(result.version))
         pushed_model.set_int_custom_property(PUSHED_IS_NEW_PROPERTY, int(result.is_new))
 
-    def _origin(self, input_dict: dict[str, list[Artifact]]) -> Origin:
+    def _origin(self, input_dict: Artifacts) -> Origin:
         models = input_dict.get(keys.MODEL_KEY) or input_dict[keys.INFRA_BLESSING_KEY]
         blessings = input_dict.get(keys.MODEL_BLESSING_KEY) or []
         return Origin(

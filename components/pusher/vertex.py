@@ -15,9 +15,9 @@ from tfx.extensions.google_cloud_ai_platform.pusher import component as tfx_comp
 from tfx.extensions.google_cloud_ai_platform.pusher import executor as tfx_executor
 from tfx.types import artifact_utils
 from tfx.types import standard_component_specs as keys
-from tfx.types.artifact import Artifact
 from tfx.utils import json_utils
 
+from detloom.components.artifact_types import Artifacts
 from detloom.components.properties import (
     PUSHED_DESTINATION_PROPERTY,
     PUSHED_IS_NEW_PROPERTY,
@@ -75,12 +75,7 @@ class VertexExecutor(tfx_executor.Executor):
     A model that already serves is not deployed again, nor is one that was rolled back.
     """
 
-    def Do(
-        self,
-        input_dict: dict[str, list[Artifact]],
-        output_dict: dict[str, list[Artifact]],
-        exec_properties: dict[str, Any],
-    ) -> None:
+    def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
         """Deploy the model if it is blessed, and label it in the model registry.
 
         Raises:

@@ -13,12 +13,11 @@ from tfx.dsl.components.base.base_executor import BaseExecutor
 from tfx.dsl.components.base.executor_spec import ExecutorClassSpec
 from tfx.types import artifact_utils
 from tfx.types import standard_component_specs as keys
-from tfx.types.artifact import Artifact
 from tfx.types.channel import BaseChannel, Channel
 from tfx.types.component_spec import ChannelParameter, ComponentSpec, ExecutionParameter
 from tfx.types.standard_artifacts import Model
 
-from detloom.components.artifact_types import saved_model_dir
+from detloom.components.artifact_types import Artifacts, saved_model_dir
 from detloom.components.fingerprints import source_fingerprint
 from detloom.components.properties import (
     CODE_FINGERPRINT,
@@ -38,12 +37,7 @@ _LOGGER = logging.getLogger("detloom")
 class Executor(BaseExecutor):
     """Copy the version that serves now into the output, or mark the output as empty."""
 
-    def Do(
-        self,
-        input_dict: dict[str, list[Artifact]],
-        output_dict: dict[str, list[Artifact]],
-        exec_properties: dict[str, Any],
-    ) -> None:
+    def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
         self._log_startup(input_dict, output_dict, exec_properties)
         production = exec_properties[PRODUCTION_KEY]
         model = artifact_utils.get_single_instance(output_dict[keys.MODEL_KEY])

@@ -26,7 +26,7 @@ from tfx.types.artifact import Artifact, ArtifactState
 from tfx.types.channel import BaseChannel, Channel
 from tfx.types.standard_artifacts import Model
 
-from detloom.components.artifact_types import DatasetReport, saved_model_dir
+from detloom.components.artifact_types import Artifacts, DatasetReport, saved_model_dir
 from detloom.components.properties import (
     PUSHED_DESTINATION_PROPERTY,
     PUSHED_VERSION_PROPERTY,
@@ -57,9 +57,7 @@ class ProductionModelStrategy(ResolverStrategy):
         """Args: `push_to` is the folder of versions or its address, `copies` a folder for versions of other origin."""
         self._push_to, self._copies = push_to, Path(copies)
 
-    def resolve_artifacts(
-        self, store: mlmd.MetadataStore, input_dict: dict[str, list[Artifact]]
-    ) -> dict[str, list[Artifact]] | None:
+    def resolve_artifacts(self, store: mlmd.MetadataStore, input_dict: Artifacts) -> Artifacts | None:
         """Return at most one model; a candidate is passed through."""
         passed = {CANDIDATE: input_dict[CANDIDATE]} if CANDIDATE in input_dict else {}
         candidates = [saved_model_dir(model) for model in passed.get(CANDIDATE, ())]
@@ -125,9 +123,7 @@ def build_production_resolver(push_to: str, copies: str, candidate: BaseChannel 
 class PreviousReportStrategy(ResolverStrategy):
     """Resolve the newest report of the latest span before the span of the examples."""
 
-    def resolve_artifacts(
-        self, store: mlmd.MetadataStore, input_dict: dict[str, list[Artifact]]
-    ) -> dict[str, list[Artifact]] | None:
+    def resolve_artifacts(self, store: mlmd.MetadataStore, input_dict: Artifacts) -> Artifacts | None:
         """Return at most one report; the examples are passed through."""
         examples = input_dict[EXAMPLES]
         spans = [span for artifact in examples if (span := int_property(artifact, SPAN_PROPERTY)) is not None]

@@ -19,6 +19,7 @@ from tfx.types.component_spec import ChannelParameter, ComponentSpec, ExecutionP
 from tfx.types.standard_artifacts import Examples, Model, ModelBlessing, ModelRun
 
 from detloom.components import artifact_types
+from detloom.components.artifact_types import Artifacts
 from detloom.components.fingerprints import source_fingerprint
 from detloom.components.properties import (
     DATASET_REPORT_FILE,
@@ -88,12 +89,7 @@ class RetrainParams(ComponentParams):
 class DecisionExecutor(BaseExecutor):
     """Decide whether to train."""
 
-    def Do(
-        self,
-        input_dict: dict[str, list[Artifact]],
-        output_dict: dict[str, list[Artifact]],
-        exec_properties: dict[str, Any],
-    ) -> None:
+    def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
         self._log_startup(input_dict, output_dict, exec_properties)
         params = RetrainParams.from_properties(exec_properties)
         examples = artifact_utils.get_single_instance(input_dict[EXAMPLES_KEY])
@@ -128,12 +124,7 @@ class DecisionExecutor(BaseExecutor):
 class RecordExecutor(BaseExecutor):
     """Record a finished training run."""
 
-    def Do(
-        self,
-        input_dict: dict[str, list[Artifact]],
-        output_dict: dict[str, list[Artifact]],
-        exec_properties: dict[str, Any],
-    ) -> None:
+    def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
         self._log_startup(input_dict, output_dict, exec_properties)
         params = RetrainParams.from_properties(exec_properties)
         examples = artifact_utils.get_single_instance(input_dict[EXAMPLES_KEY])
@@ -177,7 +168,7 @@ def _has_same_classes(training: FinishedTraining, examples_uri: str) -> bool:
     return parse_label_map(of_data.decode()) == parse_label_map(of_model.decode())
 
 
-def _read_report(input_dict: dict[str, list[Artifact]]) -> dict[str, Any]:
+def _read_report(input_dict: Artifacts) -> dict[str, Any]:
     folder = artifact_utils.get_single_instance(input_dict[DATASET_REPORT_KEY]).uri
     report: dict[str, Any] = json.loads((Path(folder) / DATASET_REPORT_FILE).read_text(encoding="utf-8"))
     return report

@@ -9,21 +9,16 @@ from typing import Any
 from absl import logging
 from tfx.components.trainer.executor import GenericExecutor
 from tfx.components.tuner.executor import Executor as StockTunerExecutor
-from tfx.types.artifact import Artifact
 from tfx.utils import io_utils
 
+from detloom.components.artifact_types import Artifacts
 from detloom.components.properties import DECISION_KEY, REUSED_PROPERTY, string_property
 
 
 class Reusing:
     """Copies what the decision names, if anything; else runs the executor that a class inherits beside this one."""
 
-    def Do(
-        self,
-        input_dict: dict[str, list[Artifact]],
-        output_dict: dict[str, list[Artifact]],
-        exec_properties: dict[str, Any],
-    ) -> None:
+    def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
         reused = [string_property(decision, REUSED_PROPERTY) for decision in input_dict.get(DECISION_KEY, ())]
         if not any(reused):
             rest = {name: artifacts for name, artifacts in input_dict.items() if name != DECISION_KEY}

@@ -9,14 +9,12 @@ from typing import Any
 
 from tfx.dsl.components.base.base_node import BaseNode
 from tfx.dsl.components.base.executor_spec import ExecutorClassSpec
-from tfx.types.artifact import Artifact
 
+from detloom.components.artifact_types import Artifacts
 from detloom.components.model_card import component as model_card_component
 from detloom.components.retrain.reuse import ReusingTrainer, ReusingTuner
 from detloom.components.storage.local_copy import copy_folder, local_output
 from detloom.components.storage.storage import is_address, open_storage
-
-Artifacts = dict[str, list[Artifact]]
 
 
 class _OnLocalCopies:

@@ -34,9 +34,9 @@ from tfx.extensions.google_cloud_ai_platform.trainer.executor import TRAINING_AR
 from tfx.extensions.google_cloud_ai_platform.training_clients import VertexJobClient
 from tfx.scripts.run_executor import parse_flags
 from tfx.types import artifact_utils, standard_component_specs
-from tfx.types.artifact import Artifact
 from tfx.utils import import_utils, json_utils, name_utils
 
+from detloom.components.artifact_types import Artifacts
 from detloom.components.fingerprints import check_code
 from detloom.components.retrain.reuse import Reusing
 from detloom.pipelines.dag.vertex_training import CODE_VARIABLE
@@ -50,7 +50,6 @@ _MAX_UNSEEN_SECONDS = 3600.0  # a job may run this long although its state canno
 _CANCEL_SECONDS = 20.0
 _REQUEST_ERRORS = (GoogleAPIError, GoogleAuthError, OSError)
 _LOGGER = logging.getLogger("detloom")
-_Artifacts = dict[str, list[Artifact]]
 
 
 class _JobClient(VertexJobClient):
@@ -65,8 +64,8 @@ class _JobClient(VertexJobClient):
 
     def generate_container_command(
         self,
-        input_dict: _Artifacts,
-        output_dict: _Artifacts,
+        input_dict: Artifacts,
+        output_dict: Artifacts,
         exec_properties: dict[str, Any],
         executor_class_path: str,
     ) -> list[str]:
@@ -85,12 +84,7 @@ class _JobExecutor(BaseExecutor):
 
     in_the_job: type[BaseExecutor] = GenericExecutor
 
-    def Do(
-        self,
-        input_dict: _Artifacts,
-        output_dict: _Artifacts,
-        exec_properties: dict[str, Any],
-    ) -> None:
+    def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
         self._log_startup(input_dict, output_dict, exec_properties)
         custom_config = json_utils.loads(exec_properties[standard_component_specs.CUSTOM_CONFIG_KEY])
         job = dict(custom_config[TRAINING_ARGS_KEY])
