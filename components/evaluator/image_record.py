@@ -9,13 +9,12 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from detloom.components.evaluation_requirements import Feature
 from detloom.components.example_gen.coco_masks import encode_mask
+from detloom.schemas.contracts.arrays import Array
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.boxes.masks import as_counts
 from detloom.trainer_module.evaluation.coco_images import ImageDetections, ImageGroundTruth
@@ -40,11 +39,11 @@ class ImageRecord:
 
     source_id: str
     image_hw: tuple[int, int] = (0, 0)
-    truth: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    truth: Mapping[str, Array] = field(default_factory=dict)
     verified_class_ids: tuple[int, ...] = ()
     features: Mapping[str, Feature] = field(default_factory=dict)
     found: Mapping[str, Rows] = field(default_factory=dict)
-    matches: Mapping[str, Mapping[str, npt.NDArray[Any]]] = field(default_factory=dict)
+    matches: Mapping[str, Mapping[str, Array]] = field(default_factory=dict)
     problem: str | None = None
 
     def ground_truth(self, image_id: int) -> ImageGroundTruth:
@@ -75,7 +74,7 @@ def encode_record(record: ImageRecord) -> bytes:
     return b"\n".join([json.dumps(head).encode(), content])
 
 
-def _kind_and_shape(array: npt.NDArray[Any]) -> tuple[str, Sequence[int]]:
+def _kind_and_shape(array: Array) -> tuple[str, Sequence[int]]:
     """Return the type of an array and its shape; of bytes, their lengths."""
     return (_BYTES, [len(each) for each in array]) if array.dtype == object else (array.dtype.str, array.shape)
 
@@ -89,7 +88,7 @@ def decode_record(data: bytes) -> ImageRecord:
     line, _, content = data.partition(b"\n")
     try:
         head = json.loads(line)
-        groups: dict[str, dict[str, npt.NDArray[Any]]] = {"truth": {}}
+        groups: dict[str, dict[str, Array]] = {"truth": {}}
         groups |= {f"found/{name}": {} for name in head["models"]}
         groups |= {f"matches/{name}": {} for name in head["matched"]}
         offset = 0

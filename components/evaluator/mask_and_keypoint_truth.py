@@ -1,12 +1,11 @@
 """Masks and keypoints in the ground truth of serialized tf.Examples, for models that return them."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from detloom.schemas.contracts import example_keys as keys
+from detloom.schemas.contracts.arrays import Array, BoolArray, Float32Array
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.boxes.masks import encode_mask_pngs
 from detloom.trainer_module.data.records import ExampleFeatures
@@ -26,8 +25,8 @@ class WantedShapes:
 
 
 def read_shapes(
-    features: ExampleFeatures, wanted: WantedShapes, is_crowd: npt.NDArray[np.bool_], image_hw: tuple[int, int]
-) -> dict[str, npt.NDArray[Any]]:
+    features: ExampleFeatures, wanted: WantedShapes, is_crowd: BoolArray, image_hw: tuple[int, int]
+) -> dict[str, Array]:
     """Return the columns `mask_counts` and `keypoints_yx_rel` of `ImageGroundTruth` that are wanted.
 
     Masks are left out if an object that is not a crowd has none.
@@ -35,7 +34,7 @@ def read_shapes(
     Raises:
         ValueError: for a mask or keypoints that cannot be read, with the end of a sentence.
     """
-    columns: dict[str, npt.NDArray[Any]] = {}
+    columns: dict[str, Array] = {}
     if wanted.masks:
         pngs = features.texts(keys.MASK) or [b""] * len(is_crowd)
         if len(pngs) != len(is_crowd):
@@ -50,7 +49,7 @@ def read_shapes(
     return columns
 
 
-def _read_keypoints(features: ExampleFeatures, wanted: WantedShapes) -> npt.NDArray[np.float32]:
+def _read_keypoints(features: ExampleFeatures, wanted: WantedShapes) -> Float32Array:
     """Return keypoints [G, P, 2] by the rules of `example_parser.py`."""
     class_ids = features.ints(keys.CLASS_ID)
     points = np.stack([features.floats(keys.KEYPOINT_Y), features.floats(keys.KEYPOINT_X)], axis=1)

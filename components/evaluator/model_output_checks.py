@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from detloom.components.evaluator.record_table import RecordTable
+from detloom.schemas.contracts.arrays import BoolArray
 from detloom.schemas.contracts.detections import SIGNATURE_INPUTS
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
@@ -37,7 +37,7 @@ def find_unusable(records: RecordTable, name: str, label_map: LabelMap) -> str |
 
 
 def _find_problem(
-    table: ImageTable[Any], label_map: LabelMap, is_finite_by_noun: Mapping[str, npt.NDArray[np.bool_]]
+    table: ImageTable[Any], label_map: LabelMap, is_finite_by_noun: Mapping[str, BoolArray]
 ) -> tuple[int, str] | None:
     """Return the position of the first image with an unknown class id or a value that is not finite, and the value."""
     class_ids = table.columns["class_ids"]

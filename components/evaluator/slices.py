@@ -3,13 +3,13 @@
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from absl import logging
 
 from detloom.components.evaluation_requirements import Feature
+from detloom.schemas.contracts.arrays import Array
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.evaluator import ImageSlices, ObjectSlices
@@ -161,10 +161,10 @@ def _sort_key(each: ImageSlices, name: str) -> tuple[int, str]:
     return (labels.index(name) if name in labels else len(labels), name)
 
 
-def _border_distance(boxes_xywh_px: npt.NDArray[Any], hw: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _border_distance(boxes_xywh_px: Array, hw: Array) -> Array:
     start, end = boxes_xywh_px[:, :2], boxes_xywh_px[:, :2] + boxes_xywh_px[:, 2:]
     sides_wh = hw[:, ::-1]
-    least: npt.NDArray[Any] = np.minimum(start / sides_wh, 1 - end / sides_wh).min(axis=1)
+    least: Array = np.minimum(start / sides_wh, 1 - end / sides_wh).min(axis=1)
     return least
 
 

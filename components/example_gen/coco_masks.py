@@ -6,10 +6,10 @@ All input is checked before it reaches pycocotools, because its C code does not 
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from pycocotools import mask as coco_mask
 
 from detloom.components.example_gen.sources.json_values import name_type, show
+from detloom.schemas.contracts.arrays import Int64Array
 from detloom.trainer_module.boxes.masks import format_mask
 
 _MAX_PIXELS = 2**28  # per image with masks; pycocotools uses 4 bytes per pixel to merge polygons
@@ -81,7 +81,7 @@ def _check_polygons(polygons: list[Any], height: int, width: int) -> None:
         raise ValueError(f"the mask has an outline of {outline:.0f} px, allowed: at most {_MAX_OUTLINE_PX}")
 
 
-def _expand_counts(text: str) -> npt.NDArray[np.int64]:
+def _expand_counts(text: str) -> Int64Array:
     """Decode compressed run lengths.
 
     Each character encodes five bits, starting from "0"; its sixth bit says that more follow; bit five of the last
@@ -97,14 +97,14 @@ def _expand_counts(text: str) -> npt.NDArray[np.int64]:
     if length.max() > _MAX_BYTES_PER_RUN:
         raise ValueError(f"the mask's 'counts' must be compressed run lengths, got {show(text)}")
     shift = 5 * (np.arange(bits.size) - np.repeat(first, length))
-    runs: npt.NDArray[np.int64] = np.add.reduceat((bits & 0x1F).astype(np.int64) << shift, first)
+    runs: Int64Array = np.add.reduceat((bits & 0x1F).astype(np.int64) << shift, first)
     runs -= np.where(bits[last] & 0x10, np.int64(1) << 5 * length, 0)
     runs[1::2] = np.cumsum(runs[1::2])
     runs[2::2] = np.cumsum(runs[2::2])
     return runs
 
 
-def _check_runs(runs: npt.NDArray[np.int64], num_pixels: int) -> None:
+def _check_runs(runs: Int64Array, num_pixels: int) -> None:
     if not runs.size or runs.min() < 0 or runs.max() > num_pixels or runs.sum() != num_pixels:
         total = int(runs.sum()) if runs.size and runs.min() >= 0 else "an invalid number of"
         raise ValueError(f"the mask has runs over {total} pixels, allowed: the image's {num_pixels} pixels")

@@ -8,7 +8,6 @@ import struct
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
@@ -19,6 +18,7 @@ from detloom.components.example_gen.read_annotations import read_outcome
 from detloom.components.similarity.image_hash import hash_image
 from detloom.components.similarity.near_duplicates import group_near_duplicates
 from detloom.components.storage.many_files import map_files
+from detloom.schemas.contracts.arrays import BoolArray, Int64Array, Uint64Array
 
 _ROW = struct.Struct("<QQBB")  # 64 bits of the SHA-256, perceptual hash, whether there is either
 
@@ -41,10 +41,10 @@ class ImageHashes(NamedTuple):
         has_content_N, has_look_N: False for an image that cannot be read, or is not decoded.
     """
 
-    contents_N: npt.NDArray[np.uint64]
-    looks_N: npt.NDArray[np.uint64]
-    has_content_N: npt.NDArray[np.bool_]
-    has_look_N: npt.NDArray[np.bool_]
+    contents_N: Uint64Array
+    looks_N: Uint64Array
+    has_content_N: BoolArray
+    has_look_N: BoolArray
 
 
 def list_blocks(chunk: int, job: IngestJob) -> list[Block]:
@@ -82,7 +82,7 @@ def read_hashes(job: IngestJob) -> ImageHashes:
     return ImageHashes(rows["f0"], rows["f1"], rows["f2"].astype(bool), rows["f3"].astype(bool))
 
 
-def group_duplicates(hashes: ImageHashes, max_distance: int) -> npt.NDArray[np.int64]:
+def group_duplicates(hashes: ImageHashes, max_distance: int) -> Int64Array:
     """Return a number for each image that is equal for identical images and near-duplicates, also through others.
 
     Args:

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from detloom.components.example_gen.classes import (
     ReadSummary,
@@ -42,6 +41,7 @@ from detloom.components.example_gen.read_annotations import read_outcome
 from detloom.components.example_gen.unlisted import Unlisted, find_unlisted
 from detloom.components.examples_folder import SHARD_PREFIX
 from detloom.components.storage.many_files import map_files, read_lines_of_files
+from detloom.schemas.contracts.arrays import Int64Array
 from detloom.schemas.contracts.rejects import Reason, Reject, format_reject
 from detloom.schemas.errors import InputError
 
@@ -264,7 +264,7 @@ def _refuse(database: sqlite3.Connection, found: Iterable[tuple[int, bytes, Reas
         yield decode_record(record).reject_record(reason, detail)
 
 
-def _join_duplicates(database: sqlite3.Connection, numbers_N: npt.NDArray[np.int64], job: IngestJob) -> None:
+def _join_duplicates(database: sqlite3.Connection, numbers_N: Int64Array, job: IngestJob) -> None:
     """Put the images with an equal number into the split of the one whose record key comes first.
 
     The split of an image without duplicates depends on that image only. Older spans come first, so that their images

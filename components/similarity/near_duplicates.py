@@ -12,10 +12,10 @@ same, but the counts are lower bounds then.
 import itertools
 import logging
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+
+from detloom.schemas.contracts.arrays import Array, Int64Array, Uint64Array
 
 _LOGGER = logging.getLogger("detloom")
 
@@ -26,9 +26,6 @@ MAX_SPLITS = 63  # the splits of an image are the bits of one integer
 MAX_BUCKET = 512  # hashes of a bucket that are compared pairwise
 _NUM_NEIGHBOURS = 32  # in a larger bucket, the number of hashes that each one is compared with
 _MAX_EDGES = 1 << 20  # pairs buffered before they are merged into groups: 16 MB
-
-_Hashes = npt.NDArray[np.uint64]
-_Rows = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -69,17 +66,15 @@ class DuplicateReport:
     is_complete: bool = True
 
 
-def find_equal(
-    hashes_N: npt.NDArray[Any], split_indices_N: npt.NDArray[Any], *, train_index: int | None = None
-) -> DuplicateReport:
+def find_equal(hashes_N: Array, split_indices_N: Array, *, train_index: int | None = None) -> DuplicateReport:
     """Find images with equal hashes; with 64 bits of a content hash, these are identical files."""
     search = _Search(np.asarray(hashes_N, np.uint64), split_indices_N, np.arange(len(hashes_N)), max_distance=0)
     return _report(search, train_index)
 
 
 def find_near_duplicates(
-    hashes_N: npt.NDArray[Any],
-    split_indices_N: npt.NDArray[Any],
+    hashes_N: Array,
+    split_indices_N: Array,
     *,
     max_distance: int,
     train_index: int | None = None,
@@ -98,7 +93,7 @@ def find_near_duplicates(
     return _report(_search_near(np.asarray(hashes_N, np.uint64), split_indices_N, max_distance), train_index)
 
 
-def group_near_duplicates(hashes_N: npt.NDArray[np.uint64], *, max_distance: int) -> npt.NDArray[np.int64]:
+def group_near_duplicates(hashes_N: Uint64Array, *, max_distance: int) -> Int64Array:
     """Return a number for each image that is equal for near-duplicates, also for those that others connect.
 
     A flat image (see `find_near_duplicates`) is alone. A warning is logged if more than `MAX_BUCKET` images are so much
@@ -118,13 +113,13 @@ def group_near_duplicates(hashes_N: npt.NDArray[np.uint64], *, max_distance: int
     return groups_N
 
 
-def _search_near(hashes_N: _Hashes, split_indices_N: npt.NDArray[Any], max_distance: int) -> "_Search":
+def _search_near(hashes_N: Uint64Array, split_indices_N: Array, max_distance: int) -> "_Search":
     num_set_N = count_bits(hashes_N)
     is_flat_N = (num_set_N <= max_distance) | (num_set_N >= NUM_BITS - max_distance)
     return _Search(hashes_N, split_indices_N, np.flatnonzero(~is_flat_N), max_distance)
 
 
-def count_bits(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+def count_bits(values: Uint64Array) -> Int64Array:
     """Count the bits set in each number (Warren, Hacker's Delight, 5-1; NumPy has `bitwise_count` only since 2.0)."""
     constant = [np.uint64(mask) for mask in (0x5555555555555555, 0x3333333333333333, 0x0F0F0F0F0F0F0F0F)]
     one, two, four, top = (np.uint64(shift) for shift in (1, 2, 4, 56))
@@ -145,7 +140,7 @@ class _Search:
         is_complete: see `DuplicateReport`.
     """
 
-    def __init__(self, hashes_N: _Hashes, split_indices_N: npt.NDArray[Any], rows_M: _Rows, max_distance: int) -> None:
+    def __init__(self, hashes_N: Uint64Array, split_indices_N: Array, rows_M: Int64Array, max_distance: int) -> None:
         splits = np.asarray(split_indices_N).astype(np.int64)
         self.rows_M, self.splits_M, self.num_flat = rows_M, splits[rows_M], len(hashes_N) - len(rows_M)
         self._max_distance, self.is_complete = max_distance, True
@@ -154,7 +149,7 @@ class _Search:
         self.bits_M = np.uint64(1) << self.splits_M.astype(np.uint64)
         np.bitwise_or.at(self.splits_of_U, self.unique_of_M, self.bits_M)
         self._groups_U = np.arange(len(self._unique_U))
-        self._edges: list[tuple[_Rows, _Rows]] = []  # pairs of hashes whose groups are to be merged
+        self._edges: list[tuple[Int64Array, Int64Array]] = []  # pairs of hashes whose groups are to be merged
         self._num_edges = 0
         if max_distance == 0 or len(self._unique_U) < 2:
             return
@@ -187,7 +182,7 @@ class _Search:
             near = firsts[distances <= self._max_distance]
             self._connect(rows[near], rows[near + step])
 
-    def _connect(self, first: _Rows, second: _Rows) -> None:
+    def _connect(self, first: Int64Array, second: Int64Array) -> None:
         np.bitwise_or.at(self.partner_splits_U, first, self.splits_of_U[second])
         np.bitwise_or.at(self.partner_splits_U, second, self.splits_of_U[first])
         is_new = self._groups_U[first] != self._groups_U[second]
@@ -196,7 +191,7 @@ class _Search:
         if self._num_edges >= _MAX_EDGES:
             self.groups()
 
-    def groups(self) -> _Rows:
+    def groups(self) -> Int64Array:
         """Merge the groups of connected hashes, and return the number of each hash's group [U]."""
         if self._edges:
             # late: every command imports this module, and scipy takes a third of a second
@@ -236,12 +231,12 @@ def _report(search: _Search, train_index: int | None) -> DuplicateReport:
     )
 
 
-def _count(splits: _Rows) -> dict[int, int]:
+def _count(splits: Int64Array) -> dict[int, int]:
     """Count each split that occurs."""
     return dict(zip(*(column.tolist() for column in np.unique(splits, return_counts=True)), strict=True))
 
 
-def _describe_group(places: _Rows, search: _Search) -> DuplicateGroup:
+def _describe_group(places: Int64Array, search: _Search) -> DuplicateGroup:
     splits = search.splits_M[places]
     rank_in_split = np.zeros(len(places), np.int64)
     for split in np.unique(splits):

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
 from detloom.components.example_gen.build_example import read_image
 from detloom.components.example_gen.data_folder import DataFolder, SourceError
@@ -24,6 +23,7 @@ from detloom.components.example_gen.sources.source_record import (
     SourceClass,
     SourceRecord,
 )
+from detloom.schemas.contracts.arrays import Float64Array
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.data import Data, IngestSettings
 
@@ -55,7 +55,7 @@ class DataScan:
     num_images: Counter[str] = field(default_factory=Counter)
     boxes_by_class: Counter[str] = field(default_factory=Counter)
     image_sizes: list[tuple[int, int]] = field(default_factory=list)
-    boxes: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 4)))
+    boxes: Float64Array = field(default_factory=lambda: np.zeros((0, 4)))
     max_boxes: int = 0
     shared_images: tuple[str, ...] = ()
     is_complete: bool = True
@@ -70,7 +70,7 @@ class DataScan:
         heights, widths = zip(*self.image_sizes, strict=True)
         return round(statistics.median(heights)), round(statistics.median(widths))
 
-    def box_sizes_hw(self) -> npt.NDArray[np.float64]:
+    def box_sizes_hw(self) -> Float64Array:
         """Return [N, 2] heights and widths of the objects, as shares of their images."""
         return self.boxes[:, 2:] - self.boxes[:, :2]
 

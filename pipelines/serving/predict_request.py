@@ -8,11 +8,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from detloom.components.example_gen.sources.json_values import name_type, show
 from detloom.pipelines.serving.request_limits import MAX_BATCH, RequestError
+from detloom.schemas.contracts.arrays import Float32Array
 from detloom.schemas.contracts.detections import SIGNATURE_ENCODED, SIGNATURE_INPUTS
 
 _INPUT = SIGNATURE_INPUTS[SIGNATURE_ENCODED]
@@ -36,7 +34,7 @@ def parse_predict_request(body: bytes) -> list[bytes]:
     return [_parse_row(row, f"instances[{position}]") for position, row in enumerate(rows)]
 
 
-def format_predict_response(outputs: Mapping[str, npt.NDArray[np.float32]]) -> dict[str, Any]:
+def format_predict_response(outputs: Mapping[str, Float32Array]) -> dict[str, Any]:
     """Return the response as plain values for JSON. A float32 is written with all its digits."""
     columns = [array.tolist() for array in outputs.values()]
     return {"predictions": [dict(zip(outputs, row, strict=True)) for row in zip(*columns, strict=True)]}

@@ -7,8 +7,8 @@ there are ties here, so that every box is matched to the same anchor.
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from detloom.schemas.contracts.arrays import Float32Array
 from detloom.schemas.model.detector import (
     AnchorGenerator,
     GridAnchorGenerator,
@@ -18,7 +18,6 @@ from detloom.schemas.model.detector import (
 from detloom.schemas.model.network import FeatureExtractor
 from detloom.trainer_module.layers.necks.pyramid_levels import padded_hw, pyramid_levels
 
-_Floats = npt.NDArray[np.float32]
 _LOWEST_LAYER_SHAPES = ((0.1, 1.0), (None, 2.0), (None, 0.5))  # the reference's scale (None: of the layer) and ratio
 
 
@@ -38,7 +37,7 @@ def feature_hws(extractor: FeatureExtractor, image_hw: tuple[int, int]) -> tuple
 
 def build_anchors(
     config: AnchorGenerator, image_hw: tuple[int, int], feature_hws: Sequence[tuple[int, int]]
-) -> _Floats:
+) -> Float32Array:
     """Return the anchors of all feature maps, float32 [A, 4] yxyx relative to the image and not clipped to it.
 
     They are ordered by feature map from fine to coarse, row, column, and shape. The order of shapes is that of the
@@ -57,7 +56,7 @@ def build_anchors(
 
 def build_rpn_anchors(
     config: GridAnchorGenerator | MultiscaleAnchorGenerator, feature_hws: Sequence[tuple[int, int]]
-) -> _Floats:
+) -> Float32Array:
     """Return the anchors of the first stage of a Faster R-CNN, float32 [A, 4] yxyx in pixels of the network's input.
 
     The order is that of `build_anchors`. As in the reference, multiscale grids always start at half a stride, and
@@ -90,7 +89,7 @@ def num_anchors_per_location(config: AnchorGenerator) -> tuple[int, ...]:
 
 def _multiscale_levels(
     config: MultiscaleAnchorGenerator, image_hw: tuple[int, int], feature_hws: Sequence[tuple[int, int]]
-) -> list[_Floats]:
+) -> list[Float32Array]:
     """Start the grid at half a stride, or at 0 along a side that is not a multiple of the stride.
 
     With `strides_from_feature_maps`, the stride divides the image evenly along each side (google/automl, anchors.py).
@@ -107,7 +106,7 @@ def _multiscale_levels(
 
 def _multiscale_px(
     config: MultiscaleAnchorGenerator, hw: tuple[int, int], strides: Sequence[float], starts: Sequence[float]
-) -> _Floats:
+) -> Float32Array:
     scales = [2 ** (i / config.scales_per_octave) for i in range(config.scales_per_octave)]
     shapes = [(scale, ratio) for ratio in config.aspect_ratios for scale in scales]
     return _tile(hw, shapes, [stride * config.anchor_scale for stride in strides], strides, starts)
@@ -115,7 +114,7 @@ def _multiscale_px(
 
 def _ssd_levels(
     config: SsdAnchorGenerator, image_hw: tuple[int, int], feature_hws: Sequence[tuple[int, int]]
-) -> list[_Floats]:
+) -> list[Float32Array]:
     sides = np.array(image_hw, np.float32)
     base_hw = sides.min() / sides * np.array([config.base_anchor_height, config.base_anchor_width], np.float32)
     levels = []
@@ -148,24 +147,24 @@ def _ssd_shapes(config: SsdAnchorGenerator) -> list[list[tuple[float, float]]]:
     return shapes
 
 
-def _grid_px(config: GridAnchorGenerator, hw: tuple[int, int]) -> _Floats:
+def _grid_px(config: GridAnchorGenerator, hw: tuple[int, int]) -> Float32Array:
     shapes = [(scale, ratio) for ratio in config.aspect_ratios for scale in config.scales]
     strides = (config.height_stride, config.width_stride)
     offsets = (config.height_offset, config.width_offset)
     return _tile(hw, shapes, (config.height, config.width), strides, offsets)
 
 
-def _relative(boxes_yxyx_px: _Floats, image_hw: tuple[int, int]) -> _Floats:
+def _relative(boxes_yxyx_px: Float32Array, image_hw: tuple[int, int]) -> Float32Array:
     return boxes_yxyx_px * np.tile(np.float32(1) / np.array(image_hw, np.float32), 2)
 
 
 def _tile(
     hw: tuple[int, int],
     shapes: Sequence[tuple[float, float]],
-    base_hw: Sequence[float] | _Floats,
-    steps: Sequence[float] | _Floats,
-    starts: Sequence[float] | _Floats,
-) -> _Floats:
+    base_hw: Sequence[float] | Float32Array,
+    steps: Sequence[float] | Float32Array,
+    starts: Sequence[float] | Float32Array,
+) -> Float32Array:
     """Return yxyx boxes [rows * columns * shapes, 4] of `shapes` (scale, ratio) times `base_hw` at every location."""
     scales, ratios = (np.array(column, np.float32) for column in zip(*shapes, strict=True))
     base_h, base_w, step_y, step_x, start_y, start_x = np.array([*base_hw, *steps, *starts], np.float32)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from PIL import Image
 from pycocotools import mask as coco_mask
 
+from detloom.schemas.contracts.arrays import Array, BoolArray, Float32Array, Uint8Array
 from detloom.schemas.errors import InputError
 
 MIN_MASK_SCORE = 0.5  # a pixel is object above this probability (Object Detection API, eval_util.py)
@@ -22,7 +23,7 @@ Counts = npt.NDArray[np.object_]
 """Compressed run lengths of each mask, bytes [N]."""
 
 
-def encode_masks(masks_NHW: Iterable[npt.NDArray[Any]]) -> Counts:
+def encode_masks(masks_NHW: Iterable[Array]) -> Counts:
     """Return the run lengths of masks [H, W]; values other than 0 are object."""
     encoded = [coco_mask.encode(np.asfortranarray(mask_HW != 0, np.uint8))["counts"] for mask_HW in masks_NHW]
     return as_counts(encoded)
@@ -45,7 +46,7 @@ def encode_mask_pngs(pngs: Iterable[bytes], image_hw: tuple[int, int]) -> Counts
     return encode_masks(_decode_png(png, image_hw) for png in pngs)
 
 
-def _decode_png(png: bytes, image_hw: tuple[int, int]) -> npt.NDArray[np.uint8]:
+def _decode_png(png: bytes, image_hw: tuple[int, int]) -> Uint8Array:
     if not png:
         return np.zeros(image_hw, np.uint8)
     with Image.open(io.BytesIO(png), formats=("PNG",)) as image:
@@ -55,9 +56,9 @@ def _decode_png(png: bytes, image_hw: tuple[int, int]) -> npt.NDArray[np.uint8]:
     return mask_HW
 
 
-def decode_mask(counts: bytes, image_hw: tuple[int, int]) -> npt.NDArray[np.uint8]:
+def decode_mask(counts: bytes, image_hw: tuple[int, int]) -> Uint8Array:
     """Return the pixels of a mask, uint8 [H, W], 0 or 1."""
-    mask: npt.NDArray[np.uint8] = coco_mask.decode({"size": list(image_hw), "counts": counts})
+    mask: Uint8Array = coco_mask.decode({"size": list(image_hw), "counts": counts})
     return mask
 
 
@@ -71,9 +72,7 @@ def format_mask(counts: bytes, image_hw: tuple[int, int]) -> dict[str, Any]:
     return {"size": list(image_hw), "counts": counts.decode("ascii")}
 
 
-def encode_box_masks(
-    boxes_yxyx_rel: npt.NDArray[Any], masks_Nhw: npt.NDArray[Any], image_hw: tuple[int, int]
-) -> Counts:
+def encode_box_masks(boxes_yxyx_rel: Array, masks_Nhw: Array, image_hw: tuple[int, int]) -> Counts:
     """Paste masks over boxes into the image and return their run lengths.
 
     Args:
@@ -85,9 +84,7 @@ def encode_box_masks(
     )
 
 
-def paste_mask(
-    box_yxyx_rel: npt.NDArray[Any], mask_hw: npt.NDArray[np.float32], image_hw: tuple[int, int]
-) -> npt.NDArray[np.bool_]:
+def paste_mask(box_yxyx_rel: Array, mask_hw: Float32Array, image_hw: tuple[int, int]) -> BoolArray:
     """Return the pixels of the image that a mask over a box covers, bool [H, W].
 
     The corner cells of the mask are at the corners of the box, and the corner pixels of the image at its corners. A
@@ -106,9 +103,7 @@ def paste_mask(
     return pixels_HW
 
 
-def paste_masks(
-    boxes_yxyx_rel: npt.NDArray[Any], masks_Nhw: npt.NDArray[Any], image_hw: tuple[int, int]
-) -> npt.NDArray[np.bool_]:
+def paste_masks(boxes_yxyx_rel: Array, masks_Nhw: Array, image_hw: tuple[int, int]) -> BoolArray:
     """Return the pixels of each mask over its box, bool [N, H, W]."""
     pasted = [paste_mask(box, mask_hw, image_hw) for box, mask_hw in zip(boxes_yxyx_rel, masks_Nhw, strict=True)]
     return np.array(pasted, bool).reshape(-1, *image_hw)
@@ -117,7 +112,7 @@ def paste_masks(
 class _Positions:
     """Positions of the pixels of one axis in the mask: the pixels inside, the cells around each, and the share."""
 
-    def __init__(self, at_cells: npt.NDArray[np.float32], num_cells: int) -> None:
+    def __init__(self, at_cells: Float32Array, num_cells: int) -> None:
         is_inside = np.flatnonzero((at_cells >= 0) & (at_cells <= num_cells - 1))
         self.inside = slice(is_inside[0], is_inside[-1] + 1) if is_inside.size else slice(0, 0)
         at = at_cells[self.inside]

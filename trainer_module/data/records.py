@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import tensorflow as tf
 
 from detloom.schemas.contracts import example_keys as keys
+from detloom.schemas.contracts.arrays import Float32Array, Int64Array
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.data.class_lookup import ClassLookup
 from detloom.trainer_module.files.tfrecord import scan_frames
@@ -226,11 +226,11 @@ class ExampleFeatures:
     def __iter__(self) -> Iterator[str]:
         return iter(self._features)
 
-    def ints(self, key: str) -> npt.NDArray[np.int64]:
+    def ints(self, key: str) -> Int64Array:
         """Return an int64 feature."""
         return np.array(self._features[key].int64_list.value if key in self else (), np.int64)
 
-    def floats(self, key: str) -> npt.NDArray[np.float32]:
+    def floats(self, key: str) -> Float32Array:
         """Return a float feature."""
         return np.array(self._features[key].float_list.value if key in self else (), np.float32)
 

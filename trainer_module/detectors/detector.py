@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from detloom.schemas.contracts import ground_truth
+from detloom.schemas.contracts.arrays import Array, BoolArray, Float32Array
 from detloom.schemas.contracts.ground_truth import IMAGE, TRUE_HW
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
@@ -63,7 +63,7 @@ class AutomlSource(NamedTuple):
     """
 
     names: tuple[str, ...]
-    transform: Callable[..., npt.NDArray[Any]]
+    transform: Callable[..., Array]
 
 
 class Keypoints(NamedTuple):
@@ -166,10 +166,10 @@ class Family(ABC, Generic[ConfigT]):
 
     def select_raw(
         self,
-        outputs: Mapping[str, npt.NDArray[Any]],
+        outputs: Mapping[str, Array],
         class_ids: tuple[int, ...],
-        image_share_hw: npt.NDArray[np.float32],
-    ) -> dict[str, npt.NDArray[Any]]:
+        image_share_hw: Float32Array,
+    ) -> dict[str, Array]:
         """Return the detections in the raw outputs of a TensorFlow Lite model, suppressed as in the SavedModel.
 
         Args:
@@ -181,12 +181,10 @@ class Family(ABC, Generic[ConfigT]):
         """
         raise NotImplementedError(f"{type(self).__name__} has no raw outputs")
 
-    def is_in_image(
-        self, boxes_yxyx: npt.NDArray[np.float32], image_share_hw: npt.NDArray[np.float32]
-    ) -> npt.NDArray[np.bool_]:
+    def is_in_image(self, boxes_yxyx: Float32Array, image_share_hw: Float32Array) -> BoolArray:
         """Return which boxes [N, 4], relative to the input, the SavedModel would not drop as padding, bool [N]."""
         clipped = np.clip(boxes_yxyx, 0, np.tile(image_share_hw, 2))
-        has_area: npt.NDArray[np.bool_] = (clipped[:, 2:] > clipped[:, :2]).all(axis=1)
+        has_area: BoolArray = (clipped[:, 2:] > clipped[:, :2]).all(axis=1)
         return has_area
 
 

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import tensorflow as tf
 
+from detloom.schemas.contracts.arrays import Float32Array
 from detloom.schemas.model.network import FixedShapeResizer, ImageResizer, KeepAspectRatioResizer
 from detloom.trainer_module.files.operation_names import without_operation_names
 
@@ -70,14 +70,14 @@ class Preprocessing:
         is_column_B1W = (tf.range(width) < true_hw_B2[:, 1:])[:, tf.newaxis]
         return tf.where((is_row_BH1 & is_column_B1W)[..., tf.newaxis], normalized, self._padding())
 
-    def padding_rgb(self) -> npt.NDArray[np.float32]:
+    def padding_rgb(self) -> Float32Array:
         """Return the color that becomes the padding if it is part of the image, float32 [3], 0 to 255."""
         value = _padding_value(self.resizer)
         if not self.normalize_first:
             return np.array(value, np.float32)
         with tf.init_scope():  # in the graph of an input pipeline too
             at_black, at_white = (self.normalize(tf.fill([3], color)).numpy() for color in (0.0, 255.0))
-        rgb: npt.NDArray[np.float32] = ((np.array(value) - at_black) / (at_white - at_black) * 255).astype(np.float32)
+        rgb: Float32Array = ((np.array(value) - at_black) / (at_white - at_black) * 255).astype(np.float32)
         return rgb
 
     def _padding(self) -> tf.Tensor:

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import tensorflow as tf
 
 from detloom.schemas.contracts import ground_truth as truth
+from detloom.schemas.contracts.arrays import Uint8Array
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.model.config import TrainEvalConfig
 from detloom.trainer_module.data.cropped_decoding import decode_sample
@@ -33,8 +33,8 @@ class DrawnRecord:
         error: why the record cannot be drawn; otherwise "".
     """
 
-    stored: npt.NDArray[np.uint8]
-    versions: tuple[npt.NDArray[np.uint8], ...]
+    stored: Uint8Array
+    versions: tuple[Uint8Array, ...]
     image_hw: tuple[int, int]
     num_boxes: int
     error: str = ""
@@ -73,7 +73,7 @@ def _draw_stored(config: TrainEvalConfig, label_map: LabelMap, record: bytes) ->
 
 def _versions(
     config: TrainEvalConfig, label_map: LabelMap, records: Sequence[bytes], num_versions: int
-) -> list[list[npt.NDArray[np.uint8]]]:
+) -> list[list[Uint8Array]]:
     """Augment batches of all records: version v of image i is in batch v, at index i."""
     whole = replace(config.train_input, shuffle=False, sample_1_of_n_examples=1, class_balance=0.0)
     steps = replace(

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont, UnidentifiedImageError
 
 from detloom.schemas.contracts import detections as names
+from detloom.schemas.contracts.arrays import Array, Float64Array, Int64Array, Uint8Array
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.boxes.masks import paste_masks
 
@@ -24,7 +24,7 @@ _MIN_POINT_PX = 2
 _MIN_POINT_SCORE = 0.1  # points below are not drawn
 
 
-def decode_image_rgb(image_bytes: bytes, name: str) -> npt.NDArray[np.uint8]:
+def decode_image_rgb(image_bytes: bytes, name: str) -> Uint8Array:
     """Decode a JPEG or PNG to uint8 [H, W, 3]; gray and transparent images become RGB.
 
     Raises:
@@ -46,7 +46,7 @@ def from_deep_gray(image: Image.Image) -> Image.Image:
     """
     if image.mode not in ("F", "I") and not image.mode.startswith("I;"):
         return image
-    values: npt.NDArray[np.int64] = np.asarray(image).astype(np.int64)
+    values: Int64Array = np.asarray(image).astype(np.int64)
     return Image.fromarray(np.clip(values >> 8, 0, 255).astype(np.uint8))
 
 
@@ -64,11 +64,11 @@ def drawn_name(class_name: str) -> str:
 
 
 def draw_detections(
-    image_rgb: npt.NDArray[np.uint8],
-    boxes_yxyx_rel: npt.NDArray[Any],
-    class_ids: Sequence[int] | npt.NDArray[Any],
+    image_rgb: Uint8Array,
+    boxes_yxyx_rel: Array,
+    class_ids: Sequence[int] | Array,
     class_names: Sequence[str],
-    scores: Sequence[float] | npt.NDArray[Any] | None = None,
+    scores: Sequence[float] | Array | None = None,
 ) -> Image.Image:
     """Draw N boxes in the colors of their classes, each labelled with class name and score.
 
@@ -101,14 +101,14 @@ def draw_detections(
 
 
 def draw_objects(
-    image_rgb: npt.NDArray[np.uint8],
-    boxes_yxyx_rel: npt.NDArray[Any],
-    class_ids: Sequence[int] | npt.NDArray[Any],
+    image_rgb: Uint8Array,
+    boxes_yxyx_rel: Array,
+    class_ids: Sequence[int] | Array,
     class_names: Sequence[str],
-    scores: Sequence[float] | npt.NDArray[Any] | None = None,
+    scores: Sequence[float] | Array | None = None,
     *,
-    masks_NHW: npt.NDArray[Any] | None = None,
-    keypoints_yx_rel_NP2: npt.NDArray[Any] | None = None,
+    masks_NHW: Array | None = None,
+    keypoints_yx_rel_NP2: Array | None = None,
 ) -> Image.Image:
     """Draw N objects as `draw_detections` does, with their masks and keypoints if they have them.
 
@@ -126,9 +126,7 @@ def draw_objects(
     return draw_detections(image_rgb, boxes_yxyx_rel, class_ids, class_names, scores)
 
 
-def draw_rows(
-    image_rgb: npt.NDArray[np.uint8], rows: Mapping[str, npt.NDArray[Any]], class_names: Sequence[str]
-) -> Image.Image:
+def draw_rows(image_rgb: Uint8Array, rows: Mapping[str, Array], class_names: Sequence[str]) -> Image.Image:
     """Draw the detections of an image, see `schemas/contracts/detections.py`, with their masks and keypoints if any."""
     height, width = image_rgb.shape[:2]
     boxes_yxyx_rel, masks_Nhw = rows[names.BOXES], rows.get(names.MASKS)
@@ -143,9 +141,7 @@ def draw_rows(
     )
 
 
-def confident_points(
-    keypoints_yx_rel_NP2: npt.NDArray[Any] | None, scores_NP: npt.NDArray[Any] | None
-) -> npt.NDArray[Any] | None:
+def confident_points(keypoints_yx_rel_NP2: Array | None, scores_NP: Array | None) -> Array | None:
     """Return the keypoints for drawing, NaN where the score is low; None without keypoints."""
     if keypoints_yx_rel_NP2 is None or scores_NP is None:
         return keypoints_yx_rel_NP2
@@ -153,9 +149,7 @@ def confident_points(
     return np.where(is_sure, keypoints_yx_rel_NP2, np.nan)
 
 
-def blend_masks(
-    image_rgb: npt.NDArray[np.uint8], masks_NHW: npt.NDArray[Any], class_ids: Sequence[int] | npt.NDArray[Any]
-) -> npt.NDArray[np.uint8]:
+def blend_masks(image_rgb: Uint8Array, masks_NHW: Array, class_ids: Sequence[int] | Array) -> Uint8Array:
     """Return a copy in which each mask (values other than 0) is tinted with the color of its class."""
     blended = image_rgb.astype(np.float32)
     for mask_HW, class_id in zip(masks_NHW, class_ids, strict=True):
@@ -164,11 +158,7 @@ def blend_masks(
     return np.rint(blended).astype(np.uint8)
 
 
-def draw_keypoints(
-    image_rgb: npt.NDArray[np.uint8],
-    keypoints_yx_rel_NP2: npt.NDArray[Any],
-    class_ids: Sequence[int] | npt.NDArray[Any],
-) -> npt.NDArray[np.uint8]:
+def draw_keypoints(image_rgb: Uint8Array, keypoints_yx_rel_NP2: Array, class_ids: Sequence[int] | Array) -> Uint8Array:
     """Return a copy with a dot for each point; NaN and points outside the image are not drawn."""
     image = Image.fromarray(np.ascontiguousarray(image_rgb))
     pen, (width, height) = ImageDraw.Draw(image), image.size
@@ -182,7 +172,7 @@ def draw_keypoints(
     return np.asarray(image)
 
 
-def _corners_px(box_yxyx_rel: npt.NDArray[np.float64], size_wh: tuple[int, int]) -> tuple[int, int, int, int] | None:
+def _corners_px(box_yxyx_rel: Float64Array, size_wh: tuple[int, int]) -> tuple[int, int, int, int] | None:
     """Return left, top, right, bottom in pixels inside the image; None for a box that is inverted or not finite."""
     if not np.isfinite(box_yxyx_rel).all():
         return None

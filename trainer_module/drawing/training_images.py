@@ -3,15 +3,14 @@
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import tensorflow as tf
 from PIL import Image, ImageDraw, ImageFont
 
 from detloom.schemas.contracts import detections as names
 from detloom.schemas.contracts import ground_truth as truth
+from detloom.schemas.contracts.arrays import Array, Uint8Array
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.model.config import Model, TrainEvalConfig
 from detloom.trainer_module.data.augmentations.mixing import mixings_of
@@ -29,7 +28,7 @@ _SHUFFLED_RECORDS = 64  # sample images for display from this many records inste
 
 def draw_augmented(
     config: TrainEvalConfig, label_map: LabelMap, files: Sequence[str], num_images: int, *, step: int = 0
-) -> list[npt.NDArray[np.uint8]]:
+) -> list[Uint8Array]:
     """Draw training images from `step` on as the network sees them, with their boxes.
 
     They are read again, and sampled from fewer records than training uses.
@@ -44,7 +43,7 @@ def draw_augmented(
     dataset = build_train_dataset(
         replace(config, train_input=few), label_map, files, batch_size=batch_size, start_step=step
     )
-    drawn: list[npt.NDArray[np.uint8]] = []
+    drawn: list[Uint8Array] = []
     for batch in dataset:
         drawn += draw_train_batch(batch, label_map, count - len(drawn))
         if len(drawn) == count:
@@ -52,7 +51,7 @@ def draw_augmented(
     return drawn
 
 
-def draw_train_batch(batch: dict[str, tf.Tensor], label_map: LabelMap, num_images: int) -> list[npt.NDArray[np.uint8]]:
+def draw_train_batch(batch: dict[str, tf.Tensor], label_map: LabelMap, num_images: int) -> list[Uint8Array]:
     """Draw the first images of a batch of `build_train_dataset`, with colors 0 to 255 and with padding.
 
     The label of a box shows its weight unless that is 1.
@@ -66,9 +65,7 @@ def draw_train_batch(batch: dict[str, tf.Tensor], label_map: LabelMap, num_image
     return drawn
 
 
-def draw_truth(
-    image_rgb: npt.NDArray[np.uint8], row: dict[str, npt.NDArray[Any]], label_map: LabelMap, notes: Sequence[str]
-) -> npt.NDArray[np.uint8]:
+def draw_truth(image_rgb: Uint8Array, row: dict[str, Array], label_map: LabelMap, notes: Sequence[str]) -> Uint8Array:
     """Draw the objects of one image's ground truth.
 
     Args:
@@ -85,21 +82,21 @@ def draw_truth(
     return np.asarray(draw_objects(image_rgb, row[truth.BOXES][is_box], class_ids, labels, **shapes))
 
 
-def crowd_notes(row: dict[str, npt.NDArray[Any]]) -> list[str]:
+def crowd_notes(row: dict[str, Array]) -> list[str]:
     """Return the notes that mark the crowds of one image's ground truth."""
     return [" (crowd)" if is_crowd else "" for is_crowd in row[truth.CROWD]]
 
 
 def draw_beside_truth(
     detect: DetectBatch, dataset: tf.data.Dataset, model: Model, label_map: LabelMap, num_images: int
-) -> list[npt.NDArray[np.uint8]]:
+) -> list[Uint8Array]:
     """Draw the first images of a split: ground truth on the left, the highest-scoring detections on the right.
 
     Args:
         detect: see `SplitEvaluator.detect_batch`.
         dataset: result of `build_eval_dataset`; only the required batches are read.
     """
-    drawn: list[npt.NDArray[np.uint8]] = []
+    drawn: list[Uint8Array] = []
     count = min(num_images, MAX_IMAGES)
     for batch in dataset if count else ():
         outputs = {name: value.numpy() for name, value in detect(batch).items()}
@@ -112,9 +109,7 @@ def draw_beside_truth(
     return drawn
 
 
-def _side_by_side(
-    row: dict[str, npt.NDArray[Any]], found: dict[str, npt.NDArray[Any]], model: Model, label_map: LabelMap
-) -> npt.NDArray[np.uint8]:
+def _side_by_side(row: dict[str, Array], found: dict[str, Array], model: Model, label_map: LabelMap) -> Uint8Array:
     rows, columns = row["true_hw"]
     image = fit_size(restore_colors(row["image"][:rows, :columns], model), aspect_hw=tuple(row["image_hw"]))
     if truth.MASKS in row:
@@ -133,7 +128,7 @@ def _side_by_side(
     return arrange(panels, columns=2)
 
 
-def restore_colors(image_HW3: npt.NDArray[Any], model: Model) -> npt.NDArray[np.uint8]:
+def restore_colors(image_HW3: Array, model: Model) -> Uint8Array:
     """Invert the normalization and return colors 0 to 255; non-finite values become black.
 
     Normalization is an affine map of the three channels, so its values at 0 and at the unit colors define it.
@@ -144,12 +139,12 @@ def restore_colors(image_HW3: npt.NDArray[Any], model: Model) -> npt.NDArray[np.
     return as_pixels((np.asarray(image_HW3, np.float64) - zero) @ np.linalg.inv(units))
 
 
-def as_pixels(colors: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+def as_pixels(colors: Array) -> Uint8Array:
     """Round and clip colors; NaN becomes black."""
     return np.rint(np.clip(np.nan_to_num(colors, nan=0.0), 0, 255)).astype(np.uint8)
 
 
-def arrange(images_HW3: Sequence[npt.NDArray[np.uint8]], *, columns: int) -> npt.NDArray[np.uint8]:
+def arrange(images_HW3: Sequence[Uint8Array], *, columns: int) -> Uint8Array:
     """Arrange images in rows on one white image; they may differ in size."""
     height, width = (max(image.shape[axis] for image in images_HW3) for axis in (0, 1))
     num_rows = -(-len(images_HW3) // columns)
@@ -163,7 +158,7 @@ def arrange(images_HW3: Sequence[npt.NDArray[np.uint8]], *, columns: int) -> npt
     return sheet
 
 
-def fit_size(image_rgb: npt.NDArray[np.uint8], aspect_hw: tuple[int, ...] | None = None) -> npt.NDArray[np.uint8]:
+def fit_size(image_rgb: Uint8Array, aspect_hw: tuple[int, ...] | None = None) -> Uint8Array:
     """Scale an image so that its longer side is within the limits, with the aspect ratio of `aspect_hw` if given."""
     height, width = aspect_hw or image_rgb.shape[:2]
     scale = min(max(1.0, _MIN_SIDE_PX / max(height, width)), _MAX_SIDE_PX / max(height, width))
@@ -172,7 +167,7 @@ def fit_size(image_rgb: npt.NDArray[np.uint8], aspect_hw: tuple[int, ...] | None
     return np.asarray(Image.fromarray(np.ascontiguousarray(image_rgb)).resize(size_wh, method))
 
 
-def _under_heading(image_rgb: npt.NDArray[np.uint8], text: str) -> npt.NDArray[np.uint8]:
+def _under_heading(image_rgb: Uint8Array, text: str) -> Uint8Array:
     strip = Image.new("RGB", (image_rgb.shape[1], _HEADING_PX), (255, 255, 255))
     ImageDraw.Draw(strip).text((2, 1), text, fill=(0, 0, 0), font=ImageFont.load_default(size=_HEADING_FONT_PX))
     return np.concatenate([np.asarray(strip), image_rgb])

@@ -3,15 +3,14 @@
 import numpy as np
 import numpy.typing as npt
 
+from detloom.schemas.contracts.arrays import BoolArray, Float64Array, Int32Array, Int64Array, Uint8Array
 from detloom.trainer_module.evaluation.matches import IOU_THRESHOLDS, Matches
 
 RECALLS = np.linspace(0.0, 1.0, 101)  # R: recall points, computed as in pycocotools
 MAX_DETECTIONS_M = (1, 10, 100)  # detections per image and class for AR1, AR10, AR100
 
 
-def compute_box_curves(
-    matches: Matches, is_used_I: npt.NDArray[np.bool_] | None = None
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+def compute_box_curves(matches: Matches, is_used_I: BoolArray | None = None) -> tuple[Float64Array, Float64Array]:
     """Compute precision [T, R, K, A] with 100 detections and recall [T, K, A, M]; -1 without objects.
 
     Args:
@@ -32,7 +31,7 @@ def compute_box_curves(
     return precision_TRKA, recall_TKAM
 
 
-def precision_at_recalls(matches: Matches, class_index: int, threshold_index: int) -> npt.NDArray[np.float64]:
+def precision_at_recalls(matches: Matches, class_index: int, threshold_index: int) -> Float64Array:
     """Return the interpolated precision [R] at 101 recalls: 0 for a recall that is not reached, NaN without objects."""
     rows, truth = matches.found_of_class(class_index), matches.truth_of_class(class_index)
     num_truth = int(np.count_nonzero(~matches.is_crowd[truth]))
@@ -43,9 +42,7 @@ def precision_at_recalls(matches: Matches, class_index: int, threshold_index: in
     )
 
 
-def _used(
-    rows: slice, image_index: npt.NDArray[np.int32], is_used_I: npt.NDArray[np.bool_] | None
-) -> slice | npt.NDArray[np.int64]:
+def _used(rows: slice, image_index: Int32Array, is_used_I: BoolArray | None) -> slice | Int64Array:
     """Return those of the rows whose image counts."""
     return rows if is_used_I is None else rows.start + np.flatnonzero(is_used_I[image_index[rows]])
 
@@ -58,7 +55,7 @@ class SizeCurves:
         self._true, self._ignored = true_N[self._true_rows], ignored_N[self._ignored_rows]
         self._num_truth = num_truth
 
-    def precision_at_recalls(self, threshold_index: int) -> npt.NDArray[np.float64]:
+    def precision_at_recalls(self, threshold_index: int) -> Float64Array:
         """Return the interpolated precision [R]; 0 for a recall that is not reached."""
         bit = 1 << threshold_index
         rows_P = self._true_rows[(self._true & bit) != 0]
@@ -74,9 +71,9 @@ class SizeCurves:
         result_R[is_reached_R] = envelope_P[position_R[is_reached_R]]
         return result_R
 
-    def recalls(self, rank_N: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
+    def recalls(self, rank_N: Uint8Array) -> Float64Array:
         """Return [T, M]: the recall of all detections, of which at most so many per image count."""
         rank, bits = rank_N[self._true_rows], (1 << np.arange(len(IOU_THRESHOLDS)))[:, np.newaxis]
         counts = [np.count_nonzero(self._true[rank < limit] & bits, axis=1) for limit in MAX_DETECTIONS_M]
-        recalls: npt.NDArray[np.float64] = np.stack(counts, axis=1) / self._num_truth
+        recalls: Float64Array = np.stack(counts, axis=1) / self._num_truth
         return recalls

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from detloom.schemas.contracts.arrays import Array, Float64Array
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.trainer_module.boxes.masks import Counts, format_mask
 
@@ -31,16 +32,16 @@ class ImageGroundTruth:
 
     image_id: int
     image_hw: tuple[int, int]
-    boxes_yxyx_rel: npt.NDArray[Any]
-    class_ids: npt.NDArray[Any]
-    is_crowd: npt.NDArray[Any]
-    area_px: npt.NDArray[Any] | None = None
-    is_difficult: npt.NDArray[Any] | None = None
-    is_group_of: npt.NDArray[Any] | None = None
+    boxes_yxyx_rel: Array
+    class_ids: Array
+    is_crowd: Array
+    area_px: Array | None = None
+    is_difficult: Array | None = None
+    is_group_of: Array | None = None
     verified_class_ids: tuple[int, ...] = ()
-    given_xywh_px: npt.NDArray[Any] | None = None
+    given_xywh_px: Array | None = None
     mask_counts: Counts | None = None
-    keypoints_yx_rel: npt.NDArray[Any] | None = None
+    keypoints_yx_rel: Array | None = None
 
     def __post_init__(self) -> None:
         columns = {"class_ids": self.class_ids, "is_crowd": self.is_crowd}
@@ -49,7 +50,7 @@ class ImageGroundTruth:
                 columns[name] = getattr(self, name)
         _check_lengths(f"ground truth of image {self.image_id}", self.boxes_yxyx_rel, columns)
 
-    def xywh_px(self) -> npt.NDArray[np.float64]:
+    def xywh_px(self) -> Float64Array:
         """Return COCO boxes, float64 [G, 4]."""
         if self.given_xywh_px is not None:
             return np.asarray(self.given_xywh_px, np.float64).reshape(-1, 4)
@@ -66,13 +67,13 @@ class ImageDetections:
     """
 
     image_id: int
-    boxes_yxyx_rel: npt.NDArray[Any]
-    scores: npt.NDArray[Any]
-    class_ids: npt.NDArray[Any]
-    given_xywh_px: npt.NDArray[Any] | None = None
+    boxes_yxyx_rel: Array
+    scores: Array
+    class_ids: Array
+    given_xywh_px: Array | None = None
     mask_counts: Counts | None = None
-    keypoints_yx_rel: npt.NDArray[Any] | None = None
-    keypoint_scores: npt.NDArray[Any] | None = None
+    keypoints_yx_rel: Array | None = None
+    keypoint_scores: Array | None = None
 
     def __post_init__(self) -> None:
         columns = {"scores": self.scores, "class_ids": self.class_ids}
@@ -80,14 +81,14 @@ class ImageDetections:
             columns["mask_counts"] = self.mask_counts
         _check_lengths(f"detections of image {self.image_id}", self.boxes_yxyx_rel, columns)
 
-    def xywh_px(self, image_hw: tuple[int, int]) -> npt.NDArray[np.float64]:
+    def xywh_px(self, image_hw: tuple[int, int]) -> Float64Array:
         """Return COCO boxes, float64 [N, 4]."""
         if self.given_xywh_px is not None:
             return np.asarray(self.given_xywh_px, np.float64).reshape(-1, 4)
         return boxes_yxyx_rel_to_xywh_px(self.boxes_yxyx_rel, image_hw)
 
 
-def boxes_yxyx_rel_to_xywh_px(boxes_yxyx_rel: npt.ArrayLike, image_hw: npt.ArrayLike) -> npt.NDArray[np.float64]:
+def boxes_yxyx_rel_to_xywh_px(boxes_yxyx_rel: npt.ArrayLike, image_hw: npt.ArrayLike) -> Float64Array:
     """Convert to COCO's JSON boxes (left, top, width, height in pixels), float64 [N, 4].
 
     Args:
@@ -98,7 +99,7 @@ def boxes_yxyx_rel_to_xywh_px(boxes_yxyx_rel: npt.ArrayLike, image_hw: npt.Array
     return boxes_px[:, [1, 0, 3, 2]]
 
 
-def boxes_xywh_px_to_yxyx_rel(boxes_xywh_px: npt.ArrayLike, image_hw: tuple[int, int]) -> npt.NDArray[np.float64]:
+def boxes_xywh_px_to_yxyx_rel(boxes_xywh_px: npt.ArrayLike, image_hw: tuple[int, int]) -> Float64Array:
     """Convert from COCO's JSON boxes, float64 [N, 4]."""
     height, width = image_hw
     x, y, box_width, box_height = np.asarray(boxes_xywh_px, np.float64).reshape(-1, 4).T
@@ -169,9 +170,7 @@ def _masks_column(image: ImageGroundTruth | ImageDetections, image_hw: tuple[int
     return {"segmentation": [format_mask(counts, image_hw) for counts in image.mask_counts]}
 
 
-def points_yx_rel_to_xyv_px(
-    points_yx_rel: npt.NDArray[Any], image_hw: tuple[int, int], value: npt.ArrayLike
-) -> npt.NDArray[np.float64]:
+def points_yx_rel_to_xyv_px(points_yx_rel: Array, image_hw: tuple[int, int], value: npt.ArrayLike) -> Float64Array:
     """Convert keypoints [N, P, 2] to x, y in pixels and `value`, float64 [N, P, 3]; NaN becomes 0, 0, 0."""
     points = np.asarray(points_yx_rel, np.float64)
     height, width = image_hw
@@ -180,7 +179,7 @@ def points_yx_rel_to_xyv_px(
     return np.where(np.isnan(points).any(axis=-1, keepdims=True), 0.0, points_xyv_px)
 
 
-def _check_lengths(what: str, boxes: npt.NDArray[Any], columns: Mapping[str, npt.NDArray[Any]]) -> None:
+def _check_lengths(what: str, boxes: Array, columns: Mapping[str, Array]) -> None:
     if boxes.ndim != 2 or boxes.shape[1] != 4:
         raise ValueError(f"{what}: boxes_yxyx_rel has shape {boxes.shape}, allowed: [N, 4].")
     for name, values in columns.items():

@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
+from detloom.schemas.contracts.arrays import BoolArray, Float64Array, Int64Array
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.contracts.metric_names import METRIC_NAMES
 from detloom.schemas.errors import InputError
@@ -163,7 +163,7 @@ def summarize_matches(
     matches: Matches,
     label_map: LabelMap,
     sizes: Sequence[tuple[str, float, float]] = (),
-    is_used_I: npt.NDArray[np.bool_] | None = None,
+    is_used_I: BoolArray | None = None,
 ) -> CocoMetrics:
     """Compute the metrics of matched boxes.
 
@@ -249,7 +249,7 @@ def check_values(what: str, images: ImageTable[Any], label_map: LabelMap) -> Non
     raise InputError(f"{where}: a box or score is not a finite number.")
 
 
-def mean_of_measured(values_of_curve: npt.NDArray[np.float64]) -> float:
+def mean_of_measured(values_of_curve: Float64Array) -> float:
     """Return the mean of the values that are not -1, or -1 if there are none."""
     measured = values_of_curve[values_of_curve > NO_VALUE]
     return float(np.mean(measured)) if measured.size else NO_VALUE
@@ -260,13 +260,13 @@ class _Objects:
     """Class ids and areas of the ground truth without crowds."""
 
     num_images: int
-    class_ids: npt.NDArray[np.int64]
-    areas_px: npt.NDArray[np.float64]
+    class_ids: Int64Array
+    areas_px: Float64Array
 
 
 def _summarize(
-    precision_TRKA: npt.NDArray[np.float64],
-    recall_TKAM: npt.NDArray[np.float64],
+    precision_TRKA: Float64Array,
+    recall_TKAM: Float64Array,
     objects: _Objects,
     label_map: LabelMap,
     sizes: Sequence[tuple[str, float, float]],

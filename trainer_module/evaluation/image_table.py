@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar, overload
 
 import numpy as np
-import numpy.typing as npt
 
+from detloom.schemas.contracts.arrays import Array, BoolArray, Float64Array, Int32Array, Int64Array
 from detloom.trainer_module.evaluation.coco_images import (
     ImageDetections,
     ImageGroundTruth,
@@ -14,7 +14,7 @@ from detloom.trainer_module.evaluation.coco_images import (
 )
 
 _Image = TypeVar("_Image", ImageGroundTruth, ImageDetections)
-_Arrays = Mapping[str, npt.NDArray[Any]]
+_Arrays = Mapping[str, Array]
 _OF_IMAGES = ("image_id", "image_hw", "verified_class_ids")  # the other fields have a row for each box
 _CHUNK_IMAGES = 1024  # images whose arrays are joined at a time
 _SMALL_IDS = np.iinfo(np.int32)
@@ -34,11 +34,11 @@ class ImageTable(Sequence[_Image], Generic[_Image]):
     def __init__(
         self,
         kind: type[_Image],
-        offsets_I1: npt.NDArray[np.int64],
-        columns: dict[str, npt.NDArray[Any]],
-        is_present: Mapping[str, npt.NDArray[np.bool_]],
-        image_ids_I: npt.NDArray[np.int64],
-        image_hw_I2: npt.NDArray[np.int32],
+        offsets_I1: Int64Array,
+        columns: dict[str, Array],
+        is_present: Mapping[str, BoolArray],
+        image_ids_I: Int64Array,
+        image_hw_I2: Int32Array,
         verified: Mapping[int, tuple[int, ...]],
     ) -> None:
         """Args: is_present: bool [I], for columns that some images lack."""
@@ -94,11 +94,11 @@ class ImageTable(Sequence[_Image], Generic[_Image]):
         """Return the rows of the images from `start` to before `stop`."""
         return slice(int(self.offsets_I1[start]), int(self.offsets_I1[stop]))
 
-    def image_index(self, start: int, stop: int) -> npt.NDArray[np.int32]:
+    def image_index(self, start: int, stop: int) -> Int32Array:
         """Return the position of the image of each of these rows, relative to `start`."""
         return np.repeat(np.arange(stop - start, dtype=np.int32), np.diff(self.offsets_I1[start : stop + 1]))
 
-    def has(self, name: str, start: int, stop: int) -> npt.NDArray[np.bool_]:
+    def has(self, name: str, start: int, stop: int) -> BoolArray:
         """Return for each row of these images whether the image has the column."""
         if name not in self.columns:
             return np.zeros(self.offsets_I1[stop] - self.offsets_I1[start], bool)
@@ -110,20 +110,16 @@ class ImageTable(Sequence[_Image], Generic[_Image]):
         """Return True if some image lacks the column."""
         return bool(len(self)) and (name not in self.columns or not self._is_present.get(name, np.ones(1, bool)).all())
 
-    def xywh_px(self, start: int, stop: int, image_hw_I2: npt.NDArray[np.int32]) -> npt.NDArray[np.float64]:
+    def xywh_px(self, start: int, stop: int, image_hw_I2: Int32Array) -> Float64Array:
         """Return COCO boxes of these images, float64 [N, 4]."""
         rows = np.arange(self.offsets_I1[start], self.offsets_I1[stop])
         return self._boxes_of_rows(rows, start + self.image_index(start, stop), image_hw_I2)
 
-    def boxes_xywh_px(
-        self, image_index: npt.NDArray[np.int32], row: npt.NDArray[np.int32], image_hw_I2: npt.NDArray[np.int32]
-    ) -> npt.NDArray[np.float64]:
+    def boxes_xywh_px(self, image_index: Int32Array, row: Int32Array, image_hw_I2: Int32Array) -> Float64Array:
         """Return COCO boxes of these rows of these images, float64 [n, 4]."""
         return self._boxes_of_rows(self.offsets_I1[image_index] + row, image_index, image_hw_I2)
 
-    def _boxes_of_rows(
-        self, rows: npt.NDArray[np.int64], image_index: npt.NDArray[np.int32], image_hw_I2: npt.NDArray[np.int32]
-    ) -> npt.NDArray[np.float64]:
+    def _boxes_of_rows(self, rows: Int64Array, image_index: Int32Array, image_hw_I2: Int32Array) -> Float64Array:
         boxes = boxes_yxyx_rel_to_xywh_px(self.columns["boxes_yxyx_rel"][rows], image_hw_I2[image_index])
         if "given_xywh_px" in self.columns:
             is_present = self._is_present.get("given_xywh_px")
@@ -131,7 +127,7 @@ class ImageTable(Sequence[_Image], Generic[_Image]):
             boxes[is_given] = self.columns["given_xywh_px"][rows[is_given]]
         return boxes
 
-    def take(self, order_I: npt.NDArray[np.int64]) -> "ImageTable[_Image]":
+    def take(self, order_I: Int64Array) -> "ImageTable[_Image]":
         """Return the table of these images; the columns of this table are released one by one and must not be used."""
         counts = np.diff(self.offsets_I1)[order_I]
         offsets = np.concatenate([[0], np.cumsum(counts)])
@@ -164,7 +160,7 @@ class ImageTable(Sequence[_Image], Generic[_Image]):
         rest = (columns, self._is_present, self.image_ids_I, self.image_hw_I2, verified)
         return ImageTable(self._kind, offsets_I1, *rest)
 
-    def with_ids(self, image_ids_I: npt.NDArray[np.int64]) -> "ImageTable[_Image]":
+    def with_ids(self, image_ids_I: Int64Array) -> "ImageTable[_Image]":
         """Return a table of the same columns with other image ids."""
         rest = (self.offsets_I1, self.columns, self._is_present, image_ids_I, self.image_hw_I2, self.verified)
         return ImageTable(self._kind, *rest)
@@ -177,7 +173,7 @@ class TableBuilder(Generic[_Image]):
         self._kind: type[_Image] = kind
         self._names = [field.name for field in dataclasses.fields(kind) if field.name not in _OF_IMAGES]
         self._waiting: list[tuple[int, _Arrays]] = []  # number of rows and columns of an image
-        self._chunks: list[tuple[list[int], dict[str, npt.NDArray[Any]], dict[str, npt.NDArray[np.bool_]]]] = []
+        self._chunks: list[tuple[list[int], dict[str, Array], dict[str, BoolArray]]] = []
         self._image_ids: list[int] = []
         self._hw: list[tuple[int, int]] = []
         self._verified: dict[int, tuple[int, ...]] = {}
@@ -228,7 +224,7 @@ class TableBuilder(Generic[_Image]):
         return ImageTable(self._kind, offsets, columns, is_present, ids, hw, self._verified)
 
 
-def _concatenate(parts: Sequence[npt.NDArray[Any] | int]) -> npt.NDArray[Any]:
+def _concatenate(parts: Sequence[Array | int]) -> Array:
     """Join arrays; numbers are rows of zeros. Ids that fit take four bytes."""
     arrays = [np.asarray(part) for part in parts if not isinstance(part, int)]
     like = next((array for array in arrays if len(array)), arrays[0])

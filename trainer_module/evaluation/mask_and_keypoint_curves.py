@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
+
+from detloom.schemas.contracts.arrays import Float64Array, Int64Array
 
 IouType = Literal["bbox", "segm", "keypoints"]
 
@@ -34,7 +35,7 @@ def compute_coco_curves(
     iou_type: IouType = "bbox",
     sizes: Sequence[tuple[str, float, float]] = (),
     sigmas: Sequence[float] | None = None,
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+) -> tuple[Float64Array, Float64Array]:
     """Compute precision [T, R, K, A, M] and recall [T, K, A, M] of the COCO API; K: categories by ascending id.
 
     Nothing is checked: external data have to be validated before, above all masks, which C code trusts. The arguments
@@ -77,7 +78,7 @@ def _curves_of_faster_coco_eval(
     iou_type: IouType,
     sizes: Sequence[tuple[str, float, float]],
     sigmas: Sequence[float] | None,
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+) -> tuple[Float64Array, Float64Array]:
     from faster_coco_eval import COCO, COCOeval_faster
 
     def quiet(*_: object) -> None:
@@ -109,7 +110,7 @@ def add_parameters(params: Any, sizes: Sequence[tuple[str, float, float]], sigma
         params.kpt_oks_sigmas = np.array(sigmas)
 
 
-def _count_truth_KA(truth: Mapping[str, Any], params: Any) -> npt.NDArray[np.int64]:
+def _count_truth_KA(truth: Mapping[str, Any], params: Any) -> Int64Array:
     """Count the ground-truth objects by class and size; the library has marked those to ignore."""
     rows = [row for row in truth["annotations"] if not row["ignore"]]
     class_ids = np.array([row["category_id"] for row in rows])
@@ -118,9 +119,7 @@ def _count_truth_KA(truth: Mapping[str, Any], params: Any) -> npt.NDArray[np.int
     return np.array([[np.count_nonzero((class_ids == k) & inside) for inside in in_range] for k in params.catIds])
 
 
-def _round_as_pycocotools(
-    precision_TRKAM: npt.NDArray[np.float64], recall_R: npt.NDArray[np.float64], num_truth_KA: npt.NDArray[np.int64]
-) -> None:
+def _round_as_pycocotools(precision_TRKAM: Float64Array, recall_R: Float64Array, num_truth_KA: Int64Array) -> None:
     """Round a precision of 1 in place as pycocotools does.
 
     pycocotools divides by `true + false + 2**-52`. Rounding removes the addend unless the sum is 1: a precision of 1

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from detloom.schemas.contracts.arrays import Array, BoolArray, Float64Array, Int32Array, Int64Array, Uint8Array
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.trainer_module.evaluation.coco_images import ImageDetections, ImageGroundTruth
 from detloom.trainer_module.evaluation.image_table import ImageTable
@@ -29,7 +30,7 @@ _SURPLUS = 255  # rank of detections after the first 100
 _BITS_T = (1 << np.arange(len(IOU_THRESHOLDS))).astype(np.uint16)
 _ALL_BITS = np.uint16(_BITS_T.sum())
 
-Columns = dict[str, npt.NDArray[Any]]
+Columns = dict[str, Array]
 BY_CLASS, CLASS_AGNOSTIC = "by_class/", "class_agnostic/"  # prefixes of columns that are stored together
 TRUE, IGNORED, RANK, OBJECT, FOUND = "true_NA", "ignored_NA", "rank_N", "object_N", "found_G"
 
@@ -44,14 +45,14 @@ class Rows:
         row: int32 [N], position in the arrays of the image.
     """
 
-    image_index: npt.NDArray[np.int32]
-    class_index: npt.NDArray[np.int32]
-    row: npt.NDArray[np.int32]
+    image_index: Int32Array
+    class_index: Int32Array
+    row: Int32Array
 
     def __len__(self) -> int:
         return len(self.row)
 
-    def take(self, rows: npt.NDArray[Any]) -> "Rows":
+    def take(self, rows: Array) -> "Rows":
         return Rows(image_index=self.image_index[rows], class_index=self.class_index[rows], row=self.row[rows])
 
 
@@ -78,29 +79,29 @@ class Matches:
     num_images: int
     num_classes: int
     found: Rows
-    scores: npt.NDArray[Any]
-    rank: npt.NDArray[np.uint8]
+    scores: Array
+    rank: Uint8Array
     truth: Rows
-    truth_boxes_xywh_px: npt.NDArray[np.float64]
-    truth_areas_px: npt.NDArray[np.float64]
-    is_crowd: npt.NDArray[np.bool_]
-    is_outside_GA: npt.NDArray[np.bool_]
-    truth_of_found: npt.NDArray[np.int32]
+    truth_boxes_xywh_px: Float64Array
+    truth_areas_px: Float64Array
+    is_crowd: BoolArray
+    is_outside_GA: BoolArray
+    truth_of_found: Int32Array
     true_AN: npt.NDArray[np.uint16]
     ignored_AN: npt.NDArray[np.uint16]
     found_G: npt.NDArray[np.uint16]
     _images: ImageTable[ImageDetections]
-    _image_hw_I2: npt.NDArray[np.int32]
+    _image_hw_I2: Int32Array
 
-    def is_true(self, threshold: int, rows: Any = slice(None)) -> npt.NDArray[np.bool_]:
+    def is_true(self, threshold: int, rows: Any = slice(None)) -> BoolArray:
         """Return which detections are true positives."""
         return (self.true_AN[ALL_SIZES, rows] & _BITS_T[threshold]) != 0
 
-    def is_ignored(self, threshold: int, rows: Any = slice(None)) -> npt.NDArray[np.bool_]:
+    def is_ignored(self, threshold: int, rows: Any = slice(None)) -> BoolArray:
         """Return which detections are neither true nor false positives, such as those on a crowd."""
         return (self.ignored_AN[ALL_SIZES, rows] & _BITS_T[threshold]) != 0
 
-    def is_found(self, threshold: int, rows: Any = slice(None)) -> npt.NDArray[np.bool_]:
+    def is_found(self, threshold: int, rows: Any = slice(None)) -> BoolArray:
         """Return which objects have a matched detection of any score."""
         return (self.found_G[rows] & _BITS_T[threshold]) != 0
 
@@ -112,16 +113,12 @@ class Matches:
         """Return the rows of the objects of a class."""
         return _range_of(self.truth.class_index, class_index)
 
-    def found_boxes_xywh_px(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    def found_boxes_xywh_px(self, rows: Int64Array) -> Float64Array:
         """Return the boxes of these detections, float64 [n, 4]."""
         return self._images.boxes_xywh_px(self.found.image_index[rows], self.found.row[rows], self._image_hw_I2)
 
 
-def pairwise_iou(
-    boxes1_xywh_px: npt.NDArray[Any],
-    boxes2_xywh_px: npt.NDArray[Any],
-    is_crowd2: npt.NDArray[np.bool_] | None = None,
-) -> npt.NDArray[np.float64]:
+def pairwise_iou(boxes1_xywh_px: Array, boxes2_xywh_px: Array, is_crowd2: BoolArray | None = None) -> Float64Array:
     """Return IoU [..., N, M] of boxes [..., N, 4] with boxes [..., M, 4]; 0 if they do not intersect.
 
     For crowds in `is_crowd2` [..., M] it is the intersection over the area of the first box (`bbIou` in pycocotools'
@@ -210,7 +207,7 @@ class _Block:
         truth: ImageTable[ImageGroundTruth],
         found: ImageTable[ImageDetections],
         class_ids: Sequence[int] | None,
-        sizes_A2: npt.NDArray[np.float64],
+        sizes_A2: Float64Array,
         start: int,
         stop: int,
     ) -> None:
@@ -225,7 +222,7 @@ class _Block:
         self._scores = found.columns["scores"][found.rows(start, stop)]
         self._first_truth_row = (truth.offsets_I1[start:stop] - truth.offsets_I1[start])[truth.image_index(start, stop)]
 
-    def match(self, columns: Mapping[str, npt.NDArray[Any]]) -> None:
+    def match(self, columns: Mapping[str, Array]) -> None:
         """Write the results into `columns`; see `match_boxes`."""
         truth_order = np.argsort(self._truth_keys, kind="stable")
         found_order = np.lexsort((-self._scores.astype(np.float64), self._found_keys))
@@ -241,12 +238,7 @@ class _Block:
         is_open = self.found_outside_NA & (columns[RANK] != _SURPLUS)[:, np.newaxis]
         columns[IGNORED][is_open] = _ALL_BITS & ~columns[TRUE][is_open]
 
-    def _match_chunk(
-        self,
-        found_rows_BN: npt.NDArray[np.int64],
-        truth_rows_BG: npt.NDArray[np.int64],
-        columns: Mapping[str, npt.NDArray[Any]],
-    ) -> None:
+    def _match_chunk(self, found_rows_BN: Int64Array, truth_rows_BG: Int64Array, columns: Mapping[str, Array]) -> None:
         """Match `B` groups of one image and class each: the best detections of all groups first, then the second."""
         crowd_BG = self.is_crowd[truth_rows_BG]
         iou_BNG = pairwise_iou(self.found_boxes[found_rows_BN], self.truth_boxes[truth_rows_BG], crowd_BG)
@@ -280,9 +272,7 @@ class _Block:
             columns[OBJECT][rows[b[usual][at_50]]] = objects[at_50] - self._first_truth_row[objects[at_50]]
 
 
-def areas_px(
-    truth: ImageTable[ImageGroundTruth], start: int, stop: int, boxes_xywh_px: npt.NDArray[np.float64]
-) -> npt.NDArray[np.float64]:
+def areas_px(truth: ImageTable[ImageGroundTruth], start: int, stop: int, boxes_xywh_px: Float64Array) -> Float64Array:
     """Return the areas that decide on the size: those of the data, or else those of the boxes."""
     areas = boxes_xywh_px[:, 2] * boxes_xywh_px[:, 3]
     is_given = truth.has("area_px", start, stop)
@@ -291,24 +281,24 @@ def areas_px(
     return areas
 
 
-def _is_outside(areas: npt.NDArray[np.float64], sizes_A2: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+def _is_outside(areas: Float64Array, sizes_A2: Float64Array) -> BoolArray:
     """Return [N, A]."""
-    outside: npt.NDArray[np.bool_] = (areas[:, np.newaxis] < sizes_A2[:, 0]) | (areas[:, np.newaxis] > sizes_A2[:, 1])
+    outside: BoolArray = (areas[:, np.newaxis] < sizes_A2[:, 0]) | (areas[:, np.newaxis] > sizes_A2[:, 1])
     return outside
 
 
-def _class_index(table: ImageTable[Any], rows: slice, class_ids: Sequence[int] | None) -> npt.NDArray[np.int32]:
+def _class_index(table: ImageTable[Any], rows: slice, class_ids: Sequence[int] | None) -> Int32Array:
     ids = table.columns["class_ids"][rows]
     return (np.zeros(len(ids)) if class_ids is None else np.searchsorted(np.array(class_ids), ids)).astype(np.int32)
 
 
-def class_keys(table: ImageTable[Any], start: int, stop: int, class_ids: Sequence[int] | None) -> npt.NDArray[np.int64]:
+def class_keys(table: ImageTable[Any], start: int, stop: int, class_ids: Sequence[int] | None) -> Int64Array:
     """Return one number per class and image for each row of these images, ascending with the class."""
     classes = _class_index(table, table.rows(start, stop), class_ids).astype(np.int64)
     return classes << 32 | table.image_index(start, stop)
 
 
-def ranks_of(keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def ranks_of(keys: Int64Array) -> Int64Array:
     """Return the position of each row among the rows with the same key; `keys` are sorted."""
     return np.arange(len(keys)) - np.searchsorted(keys, keys, side="left")
 
@@ -316,10 +306,10 @@ def ranks_of(keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 def padded_groups(
     found_keys: npt.NDArray[np.integer[Any]],
     truth_keys: npt.NDArray[np.integer[Any]],
-    found_rows: npt.NDArray[np.int64],
-    truth_rows: npt.NDArray[np.int64],
+    found_rows: Int64Array,
+    truth_rows: Int64Array,
     least_width: int = 1,
-) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+) -> Iterator[tuple[Int64Array, Int64Array]]:
     """Yield the detections [B, N] and the objects [B, G] of groups with equal keys, as rows padded with -1.
 
     Groups without detections or without objects are left out. The number of groups at a time bounds the memory.
@@ -334,7 +324,7 @@ def padded_groups(
     num_truth = np.searchsorted(truth_keys, keys, side="right") - first_truth
     order = np.lexsort((num_found, num_truth))
 
-    def count_cells(groups: npt.NDArray[np.int64]) -> int:
+    def count_cells(groups: Int64Array) -> int:
         return len(groups) * max(int(num_found[groups].max()), least_width) * int(num_truth[groups].max())
 
     start = 0
@@ -351,17 +341,15 @@ def padded_groups(
         start = stop
 
 
-def _padded_rows(
-    first: npt.NDArray[Any], counts: npt.NDArray[Any], order: npt.NDArray[np.int64]
-) -> npt.NDArray[np.int64]:
+def _padded_rows(first: Array, counts: Array, order: Int64Array) -> Int64Array:
     """Return the rows of each group, padded with -1: [groups, greatest count]."""
     positions = np.arange(counts.max())
     is_row = positions < counts[:, None]
-    rows: npt.NDArray[np.int64] = np.where(is_row, order[np.where(is_row, first[:, None] + positions, 0)], -1)
+    rows: Int64Array = np.where(is_row, order[np.where(is_row, first[:, None] + positions, 0)], -1)
     return rows
 
 
-def _last_greatest(iou_bG: npt.NDArray[np.float64], is_allowed_bATG: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+def _last_greatest(iou_bG: Float64Array, is_allowed_bATG: BoolArray) -> Int64Array:
     """Return the position [b, A, T] of the highest allowed IoU (of ties the last, as in pycocotools), or -1."""
     if iou_bG.shape[1] == 1:
         return np.where(is_allowed_bATG[..., 0], 0, -1)
@@ -423,13 +411,13 @@ def _rows_of(table: ImageTable[Any], class_ids: Sequence[int] | None) -> Rows:
     return Rows(image_index=image_index, class_index=_class_index(table, slice(None), class_ids), row=row)
 
 
-def _transposed(column_NA: npt.NDArray[np.uint16], order: npt.NDArray[np.int64]) -> npt.NDArray[np.uint16]:
+def _transposed(column_NA: npt.NDArray[np.uint16], order: Int64Array) -> npt.NDArray[np.uint16]:
     result = np.empty((column_NA.shape[1], len(order)), np.uint16)
     for size, values in enumerate(result):
         np.take(column_NA[:, size], order, out=values)
     return result
 
 
-def _range_of(sorted_values: npt.NDArray[np.int32], value: int) -> slice:
+def _range_of(sorted_values: Int32Array, value: int) -> slice:
     start, stop = np.searchsorted(sorted_values, [value, value + 1])
     return slice(int(start), int(stop))

@@ -2,10 +2,10 @@
 
 import keras
 import numpy as np
-import numpy.typing as npt
 import tensorflow as tf
 
 from detloom.schemas.contracts import detections as names
+from detloom.schemas.contracts.arrays import Float32Array, Uint8Array
 from detloom.schemas.contracts.ground_truth import IMAGE, KEYPOINTS, MASKS
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.detectors.detector import Detector, Family
@@ -57,9 +57,7 @@ class FixedSizeModel(tf.Module):
         return self._detector.fixed_size_outputs(outputs, raw=self._raw, max_detections=self._max_detections)
 
 
-def fit_image(
-    image_rgb: npt.NDArray[np.uint8], preprocessing: Preprocessing
-) -> tuple[npt.NDArray[np.float32], tuple[int, int]]:
+def fit_image(image_rgb: Uint8Array, preprocessing: Preprocessing) -> tuple[Float32Array, tuple[int, int]]:
     """Resize and pad an image [H, W, 3] to the input of a fixed-size model.
 
     This is `Preprocessing.prepare` without the normalization, which the model does itself.

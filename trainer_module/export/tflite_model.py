@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import tensorflow as tf
 
 from detloom.schemas.contracts import detections as names
+from detloom.schemas.contracts.arrays import Array
 from detloom.schemas.contracts.label_map import LabelMap, parse_label_map
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.config import TrainEvalConfig
@@ -93,7 +93,7 @@ class TfliteDetector:
                 rows = {name: value[is_kept] for name, value in rows.items()}
         return {**rows, names.BOXES: np.clip(rows[names.BOXES] / np.tile(image_share_hw, 2), 0, 1)}
 
-    def _run(self, pixels_1HWC: npt.NDArray[Any]) -> Rows:
+    def _run(self, pixels_1HWC: Array) -> Rows:
         """Return the checked outputs."""
         try:
             outputs: Rows = self._model.run({self._input: pixels_1HWC})

@@ -12,13 +12,12 @@ from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from typing import Any
 
-import numpy.typing as npt
-
 from detloom.schemas.contracts import detections as names
+from detloom.schemas.contracts.arrays import Array
 
 # To import TensorFlow, which takes a minute on a busy machine, and for an image: presets need seconds.
 _MAX_SECONDS = 180
-_Arrays = Mapping[str, npt.NDArray[Any]]
+_Arrays = Mapping[str, Array]
 _LOCK = threading.Lock()
 
 

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import tensorflow as tf
 from PIL import Image
+
+from detloom.schemas.contracts.arrays import Array, Uint8Array
 
 _FILE_VERSION = "brain.Event:2"  # required for TensorBoard to handle restarts
 _PREFIX = "events.out.tfevents."
@@ -43,7 +44,7 @@ class EventFile:
     def text(self, step: int, tag: str, markdown: str) -> None:
         self._add(step, tag, "text", tf.make_tensor_proto([markdown.encode()]))
 
-    def images(self, step: int, tag: str, images_HW3: Sequence[npt.NDArray[np.uint8]]) -> None:
+    def images(self, step: int, tag: str, images_HW3: Sequence[Uint8Array]) -> None:
         """Write images, which may differ in size, as JPEG."""
         if not len(images_HW3):
             return
@@ -51,7 +52,7 @@ class EventFile:
         encoded = [str(width).encode(), str(height).encode(), *map(_encode_jpeg, images_HW3)]
         self._add(step, tag, "images", tf.make_tensor_proto(encoded))
 
-    def histogram(self, step: int, tag: str, values: npt.NDArray[Any]) -> None:
+    def histogram(self, step: int, tag: str, values: Array) -> None:
         """Write a histogram of the finite values; nothing if there are none."""
         finite = values[np.isfinite(values)].astype(np.float64)
         if not finite.size:
@@ -86,7 +87,7 @@ def _next_number(folder: Path) -> int:
     return max(int(time.time()), *(int(number) + 1 for number in numbers if number.isdecimal()), 0)
 
 
-def _encode_jpeg(image_HW3: npt.NDArray[np.uint8]) -> bytes:
+def _encode_jpeg(image_HW3: Uint8Array) -> bytes:
     file = io.BytesIO()
     Image.fromarray(np.ascontiguousarray(image_HW3)).save(file, "JPEG", quality=_JPEG_QUALITY)
     return file.getvalue()

@@ -5,7 +5,7 @@ penalty, unless a setting adds the pointwise kernel. All other kernels start wit
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import keras
 import tensorflow as tf
@@ -23,6 +23,9 @@ from detloom.schemas.model.network import (
 )
 from detloom.trainer_module.layers.fused_batch_norm import FusedBatchNorm
 from detloom.trainer_module.layers.swish import swish
+
+Levels: TypeAlias = dict[int, keras.KerasTensor]
+"""Feature maps by the level of the pyramid; the stride of level n is 2**n."""
 
 
 def build_initializer(config: Initializer) -> keras.initializers.Initializer:

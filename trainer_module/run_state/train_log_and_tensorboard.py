@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from PIL import Image
 
+from detloom.schemas.contracts.arrays import Uint8Array
 from detloom.schemas.reading.replace_when_done import replace_when_done
 from detloom.trainer_module.evaluation.split_evaluator import Evaluation
 from detloom.trainer_module.files.strict_json import to_strict_json
@@ -73,7 +73,7 @@ class TrainingLog(contextlib.AbstractContextManager["TrainingLog"]):
         self._events.text(step, f"events/{event}", f"step {step}: {event}{f' ({text})' if text else ''}")
         self._events.flush()
 
-    def images(self, step: int, name: str, images_BHW3_uint8: Sequence[npt.NDArray[np.uint8]]) -> None:
+    def images(self, step: int, name: str, images_BHW3_uint8: Sequence[Uint8Array]) -> None:
         """Log images of equal or different sizes."""
         self._events.images(step, name, images_BHW3_uint8)
         self._events.flush()

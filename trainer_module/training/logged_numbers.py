@@ -1,11 +1,10 @@
 """The numbers of training steps in the log: losses, learning rate, loss scale and gradient norms."""
 
 from collections.abc import Sequence
-from typing import Any
 
-import numpy.typing as npt
 import tensorflow as tf
 
+from detloom.schemas.contracts.arrays import Array
 from detloom.schemas.contracts.metric_names import LEARNING_RATE, LOSS
 
 _LOSS_SCALE, _GRADIENT_NORM = "loss_scale", "gradient_norm"
@@ -31,7 +30,7 @@ class LoggedNumbers:
         loss, norm = tf.reduce_sum(losses), tf.norm(gradient_norms)
         return tf.stack([loss, *tf.unstack(losses), learning_rate, *scale, norm, *single_norms])
 
-    def of_steps(self, means: npt.NDArray[Any], last: npt.NDArray[Any]) -> dict[str, float]:
+    def of_steps(self, means: Array, last: Array) -> dict[str, float]:
         """Return the means over several steps; of the learning rate and the loss scale, the value of the last step."""
         values = zip(self.names, means, last, strict=True)
         return {name: float(at_last if name in _OF_LAST_STEP else mean) for name, mean, at_last in values}

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from detloom.components.dataset_validator.report.build_report import DISTRIBUTIONS
 from detloom.components.dataset_validator.statistics.image_sample import RecordPlace, read_places
@@ -14,6 +13,7 @@ from detloom.components.pages.charts import histogram
 from detloom.components.pages.formats import format_count, format_share_digits, jpeg_data_uri
 from detloom.components.similarity.image_hash import open_small_image
 from detloom.schemas.contracts import example_keys as keys
+from detloom.schemas.contracts.arrays import Float64Array
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.trainer_module.data.records import ExampleFeatures
 from detloom.trainer_module.drawing.draw import draw_detections, drawn_name
@@ -173,7 +173,7 @@ def draw_record(place: RecordPlace, serialized: bytes, label_map: LabelMap, max_
     class_ids = features.ints(keys.CLASS_ID).tolist()
     num_boxes = min(len(class_ids), *(len(column) for column in columns))
     num_drawn = min(num_boxes, MAX_DRAWN_BOXES)
-    boxes: npt.NDArray[np.float64] = np.array([column[:num_boxes] for column in columns], np.float64).T
+    boxes: Float64Array = np.array([column[:num_boxes] for column in columns], np.float64).T
     names = [drawn_name(label_map.name_of(class_id)) for class_id in class_ids[:num_boxes]]
     image = draw_detections(np.asarray(small), boxes[:num_drawn], class_ids[:num_drawn], names[:num_drawn])
     return DrawnImage(
@@ -188,7 +188,7 @@ def draw_record(place: RecordPlace, serialized: bytes, label_map: LabelMap, max_
     )
 
 
-def _find_sizes(boxes_yxyx_rel: npt.NDArray[np.float64], image_hw: tuple[int, int]) -> tuple[str, ...]:
+def _find_sizes(boxes_yxyx_rel: Float64Array, image_hw: tuple[int, int]) -> tuple[str, ...]:
     """Return the names of the sizes that occur inside the image; a box that is inverted or not a number has none."""
     boxes = np.clip(boxes_yxyx_rel, 0, 1)
     sides_px = (boxes[:, 2:] - boxes[:, :2]) * image_hw

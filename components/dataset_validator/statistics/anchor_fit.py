@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
 import numpy as np
-import numpy.typing as npt
 
 from detloom.components.dataset_validator.statistics.model_input import best_anchor_iou
 from detloom.components.similarity.image_hash import hash_text
+from detloom.schemas.contracts.arrays import Array, Float32Array, Float64Array, Int64Array, Uint64Array
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.model.detector import AnchorGenerator, MultiscaleAnchorGenerator
 
@@ -57,7 +57,7 @@ class _Tally:
         }
 
 
-def _tally_by(keys_N: npt.NDArray[np.int64], ious_N: npt.NDArray[np.float64]) -> dict[int, _Tally]:
+def _tally_by(keys_N: Int64Array, ious_N: Float64Array) -> dict[int, _Tally]:
     values, of_N = np.unique(keys_N, return_inverse=True)
     counts = np.bincount(of_N)
     recalled = np.bincount(of_N[ious_N >= RECALL_IOU], minlength=len(values))
@@ -70,10 +70,10 @@ def _tally_by(keys_N: npt.NDArray[np.int64], ious_N: npt.NDArray[np.float64]) ->
 class _Sample:
     """The boxes with the smallest hashes, which do not depend on the workers. Columns of `rows`: box, input size."""
 
-    hashes: npt.NDArray[np.uint64] = field(default_factory=lambda: np.zeros(0, np.uint64))
-    rows: npt.NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 6), np.float32))
+    hashes: Uint64Array = field(default_factory=lambda: np.zeros(0, np.uint64))
+    rows: Float32Array = field(default_factory=lambda: np.zeros((0, 6), np.float32))
 
-    def add(self, hashes: npt.NDArray[np.uint64], rows: npt.NDArray[np.float32]) -> None:
+    def add(self, hashes: Uint64Array, rows: Float32Array) -> None:
         if len(self.hashes) == SAMPLE_SIZE:
             is_candidate = hashes <= self.hashes[-1]
             hashes, rows = hashes[is_candidate], rows[is_candidate]
@@ -94,16 +94,10 @@ class AnchorFit:
         self._by_class_id: dict[int, _Tally] = {}
         self._by_size: dict[int, _Tally] = {}
         self._sample = _Sample()
-        self._pending: list[tuple[int, npt.NDArray[Any], npt.NDArray[Any], tuple[int, int]]] = []
+        self._pending: list[tuple[int, Array, Array, tuple[int, int]]] = []
         self._num_pending = 0
 
-    def add(
-        self,
-        record_key: str,
-        boxes_yxyx_px_N4: npt.NDArray[Any],
-        class_ids_N: npt.NDArray[Any],
-        input_hw: tuple[int, int],
-    ) -> None:
+    def add(self, record_key: str, boxes_yxyx_px_N4: Array, class_ids_N: Array, input_hw: tuple[int, int]) -> None:
         """Add the boxes of one image, in pixels of the network's input; each box has an area."""
         if len(boxes_yxyx_px_N4):
             self._pending.append((hash_text(record_key), boxes_yxyx_px_N4, class_ids_N, input_hw))
@@ -121,7 +115,7 @@ class AnchorFit:
                 mine.setdefault(key, _Tally()).add(tally)
         self._sample.add(other._sample.hashes, other._sample.rows)
 
-    def to_plain(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+    def to_plain(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """Return JSON values and arrays for `of_plain`."""
         self._measure_pending()
         tallies = {
@@ -132,7 +126,7 @@ class AnchorFit:
 
     @classmethod
     def of_plain(
-        cls, generator: AnchorGenerator | None, plain: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]
+        cls, generator: AnchorGenerator | None, plain: Mapping[str, Any], arrays: Mapping[str, Array]
     ) -> "AnchorFit":
         if not is_supported(generator):
             raise ValueError("a comparison with anchors that was not requested")
@@ -211,7 +205,7 @@ class AnchorFit:
         return self.__dict__
 
 
-def _mix(seeds: npt.NDArray[np.uint64], positions: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+def _mix(seeds: Uint64Array, positions: Uint64Array) -> Uint64Array:
     """A hash of each pair: the finalizer of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
     state = seeds + (positions + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -252,8 +246,8 @@ class Suggestion:
 
 def suggest_anchors(
     configured: MultiscaleAnchorGenerator,
-    boxes_yxyx_px_N4: npt.NDArray[Any],
-    input_hw_N2: npt.NDArray[Any],
+    boxes_yxyx_px_N4: Array,
+    input_hw_N2: Array,
     min_iou: float,
 ) -> Suggestion:
     """Return the settings with the best sum of recall and mean IoU, or the configured ones if none are better.
@@ -285,8 +279,8 @@ def suggest_anchors(
 
 def measure_fit(
     generator: MultiscaleAnchorGenerator,
-    boxes_yxyx_px_N4: npt.NDArray[Any],
-    input_hw_N2: npt.NDArray[Any],
+    boxes_yxyx_px_N4: Array,
+    input_hw_N2: Array,
     min_iou: float,
 ) -> Fit:
     """Measure the fit of a generator's anchors; N must not be 0."""
@@ -294,7 +288,7 @@ def measure_fit(
     return Fit(float((ious >= min_iou).mean()), float(ious.mean()))
 
 
-def _typical_ratios(boxes_yxyx_px_N4: npt.NDArray[np.float64], max_ratios: int) -> list[tuple[float, ...]]:
+def _typical_ratios(boxes_yxyx_px_N4: Float64Array, max_ratios: int) -> list[tuple[float, ...]]:
     """Return one tuple per number of ratios: the medians of that many equal parts of the boxes, by width / height."""
     sizes = boxes_yxyx_px_N4[:, 2:] - boxes_yxyx_px_N4[:, :2]
     logs = np.log(sizes[:, 1] / sizes[:, 0])

@@ -1,14 +1,13 @@
 """Count boxes that repeat another box of their class: objects that were labelled twice."""
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
+
+from detloom.schemas.contracts.arrays import Array
 
 _BLOCK_ELEMENTS = 1 << 18  # IoUs computed at a time: 2 MB per array, independent of the number of boxes
 
 
-def count_repeated_boxes(boxes_yxyx_N4: npt.NDArray[Any], class_ids_N: npt.NDArray[Any], *, min_iou: float) -> int:
+def count_repeated_boxes(boxes_yxyx_N4: Array, class_ids_N: Array, *, min_iou: float) -> int:
     """Return how many boxes have an IoU of at least `min_iou` with an earlier box of their class.
 
     Args:

@@ -16,6 +16,7 @@ from detloom.components.similarity.near_duplicates import (
     find_equal,
     find_near_duplicates,
 )
+from detloom.schemas.contracts.arrays import Int64Array
 from detloom.schemas.run_file.data_checks import DataChecks
 
 _MAX_KEY_BYTES = 120  # longer record keys are cut; they are only displayed
@@ -73,8 +74,8 @@ class ImageRows:
 
     splits: tuple[str, ...]
     paths: tuple[str, ...]
-    split_indices_N: npt.NDArray[np.int64]
-    path_indices_N: npt.NDArray[np.int64]
+    split_indices_N: Int64Array
+    path_indices_N: Int64Array
     rows_N: npt.NDArray[np.void]
 
     @classmethod

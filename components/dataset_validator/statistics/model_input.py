@@ -5,11 +5,10 @@ The best IoU of a box with the anchors of a grid is computed without building th
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from detloom.schemas.contracts.arrays import Array, Float64Array, Int64Array
 from detloom.schemas.model.config import Model
 from detloom.schemas.model.detector import AnchorGenerator, MultiscaleAnchorGenerator
 from detloom.schemas.model.network import FixedShapeResizer, ImageResizer
@@ -65,17 +64,13 @@ def resize_geometry(resizer: ImageResizer, image_hw: tuple[int, int]) -> tuple[t
     return resized, resized
 
 
-def boxes_in_input(
-    boxes_yxyx_rel_N4: npt.NDArray[np.float64], resized_hw: tuple[float, float]
-) -> npt.NDArray[np.float64]:
+def boxes_in_input(boxes_yxyx_rel_N4: Float64Array, resized_hw: tuple[float, float]) -> Float64Array:
     """Convert boxes to pixels of the network's input; padding is at the bottom and right and does not shift boxes."""
     height, width = resized_hw
     return boxes_yxyx_rel_N4 * np.array([height, width, height, width], np.float64)
 
 
-def best_anchor_iou(
-    generator: MultiscaleAnchorGenerator, boxes_yxyx_px_N4: npt.NDArray[Any], input_hw: npt.NDArray[Any]
-) -> npt.NDArray[np.float64]:
+def best_anchor_iou(generator: MultiscaleAnchorGenerator, boxes_yxyx_px_N4: Array, input_hw: Array) -> Float64Array:
     """Return the [N] IoU of each box with the best of the anchors that `build_anchors` creates.
 
     For two boxes of given sizes, the overlap decreases with the distance of their centres along each side. So the best
@@ -104,18 +99,14 @@ def best_anchor_iou(
     return best_N
 
 
-def _strides(
-    generator: MultiscaleAnchorGenerator, input_sides_N: npt.NDArray[np.int64], level: int
-) -> npt.NDArray[np.float64]:
+def _strides(generator: MultiscaleAnchorGenerator, input_sides_N: Int64Array, level: int) -> Float64Array:
     """Return the [N] distance between the anchors of a level along one side, in pixels."""
     if generator.strides_from_feature_maps:
         return input_sides_N / -(-input_sides_N // 2**level)
     return np.full(len(input_sides_N), 2.0**level)
 
 
-def _distance_to_grid(
-    centres_N: npt.NDArray[np.float64], input_sides_N: npt.NDArray[np.int64], strides_N: npt.NDArray[np.float64]
-) -> npt.NDArray[np.float64]:
+def _distance_to_grid(centres_N: Float64Array, input_sides_N: Int64Array, strides_N: Float64Array) -> Float64Array:
     """Return the [N] distance from each centre to the nearest anchor centre along one side.
 
     `build_anchors` explains the position of the first anchor centre.
@@ -125,7 +116,7 @@ def _distance_to_grid(
     return np.abs(centres_N - np.clip(np.rint((centres_N - starts) / strides_N), 0, num_cells - 1) * strides_N - starts)
 
 
-def anchor_shapes(generator: MultiscaleAnchorGenerator) -> npt.NDArray[np.float64]:
+def anchor_shapes(generator: MultiscaleAnchorGenerator) -> Float64Array:
     """Return the [S, 2] height and width, in strides, of the anchors at one location."""
     scales = generator.anchor_scale * 2 ** (np.arange(generator.scales_per_octave) / generator.scales_per_octave)
     roots = [math.sqrt(ratio) for ratio in generator.aspect_ratios]

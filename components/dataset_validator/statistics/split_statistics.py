@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from detloom.components.dataset_validator.statistics.box_overlap import count_repeated_boxes
 from detloom.components.dataset_validator.statistics.model_input import ModelInput, boxes_in_input, resize_geometry
+from detloom.schemas.contracts.arrays import BoolArray, Float64Array, Int64Array
 from detloom.schemas.run_file.data_checks import HugeBoxCheck, OverlapCheck, TinyBoxCheck
 
 # Bin edges of box sizes in pixels (square root of the area); 32 and 96 separate COCO's small, medium and large.
@@ -96,19 +97,19 @@ class ImageLabels:
 
     record_key: str
     image_hw: tuple[int, int]
-    boxes_yxyx_rel_N4: npt.NDArray[np.float64]
-    class_ids_N: npt.NDArray[np.int64]
-    is_crowd_N: npt.NDArray[np.bool_]
+    boxes_yxyx_rel_N4: Float64Array
+    class_ids_N: Int64Array
+    is_crowd_N: BoolArray
     num_difficult: int = 0
 
     @functools.cached_property
-    def is_valid_N(self) -> npt.NDArray[np.bool_]:
+    def is_valid_N(self) -> BoolArray:
         """True for boxes that are finite, not inverted, have an area and are inside 0 to 1."""
         ymin, xmin, ymax, xmax = self.boxes_yxyx_rel_N4.T
         return (ymin >= 0) & (xmin >= 0) & (ymin < ymax) & (xmin < xmax) & (ymax <= 1) & (xmax <= 1)
 
     @functools.cached_property
-    def is_object_N(self) -> npt.NDArray[np.bool_]:
+    def is_object_N(self) -> BoolArray:
         """True for valid boxes that are not crowds."""
         return self.is_valid_N & ~self.is_crowd_N
 
@@ -245,7 +246,7 @@ class SplitStatistics:
                 for counter in (self.boxes_by_class_id, self.images_by_class_id):
                     counter[OTHER_ID] += counter.pop(class_id)
 
-    def _count_boxes(self, boxes_yxyx_rel_N4: npt.NDArray[np.float64], image_hw: tuple[int, int]) -> None:
+    def _count_boxes(self, boxes_yxyx_rel_N4: Float64Array, image_hw: tuple[int, int]) -> None:
         ymin, xmin, ymax, xmax = boxes_yxyx_rel_N4.T
         height, width = ymax - ymin, xmax - xmin
         area = height * width

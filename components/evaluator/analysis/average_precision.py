@@ -5,11 +5,10 @@ contained it twice, as bootstrap resampling requires.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from detloom.schemas.contracts.arrays import Array, BoolArray, Float64Array, Int64Array
 from detloom.trainer_module.evaluation.box_curves import RECALLS
 from detloom.trainer_module.evaluation.matches import ALL_SIZES, IOU_THRESHOLDS, Matches
 
@@ -24,17 +23,17 @@ class Curve:
         num_truth: number of ground-truth objects.
     """
 
-    scores: npt.NDArray[np.float64]
-    num_true: npt.NDArray[np.float64]
-    num_false: npt.NDArray[np.float64]
+    scores: Float64Array
+    num_true: Float64Array
+    num_false: Float64Array
     num_truth: int
 
     @property
-    def precision(self) -> npt.NDArray[np.float64]:
+    def precision(self) -> Float64Array:
         return self.num_true / (self.num_true + self.num_false)
 
     @property
-    def recall(self) -> npt.NDArray[np.float64]:
+    def recall(self) -> Float64Array:
         return self.num_true / self.num_truth
 
 
@@ -50,9 +49,7 @@ def measure_pooled_curve(matches: Matches, threshold_index: int) -> Curve:
     return _measure_curve(matches, threshold_index, rows, matches.is_crowd)
 
 
-def _measure_curve(
-    matches: Matches, threshold_index: int, rows: slice | npt.NDArray[np.int64], is_crowd: npt.NDArray[np.bool_]
-) -> Curve:
+def _measure_curve(matches: Matches, threshold_index: int, rows: slice | Int64Array, is_crowd: BoolArray) -> Curve:
     """Measure the curve of these detections, in descending order of score, and these objects."""
     counts = ~matches.is_ignored(threshold_index, rows)
     is_true, scores = matches.is_true(threshold_index, rows)[counts], matches.scores[rows][counts]
@@ -83,9 +80,9 @@ class ClassSampler:
         self._images_with_truth = np.flatnonzero(truth_per_image)
         self._truth_per_image = truth_per_image[self._images_with_truth]
 
-    def num_truth(self, weights_BI: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def num_truth(self, weights_BI: Array) -> Array:
         """Return the number of objects [B] of the class in each weighting."""
-        product: npt.NDArray[Any] = weights_BI[:, self._images_with_truth].astype(np.float64) @ self._truth_per_image
+        product: Array = weights_BI[:, self._images_with_truth].astype(np.float64) @ self._truth_per_image
         return product
 
     @property
@@ -93,7 +90,7 @@ class ClassSampler:
         """Number of values that each weighting uses."""
         return max(len(self._image_index), len(self._images_with_truth))
 
-    def average_precision(self, weights_BI: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    def average_precision(self, weights_BI: Array) -> Float64Array:
         """Return AP [B, T] at each IoU threshold; NaN if a weighting has no object of the class."""
         num_truth_B = self.num_truth(weights_BI)
         result_BT = np.zeros((len(weights_BI), len(IOU_THRESHOLDS)))
@@ -117,11 +114,11 @@ class ClassSampler:
     def _curves(
         self,
         threshold_index: int,
-        found_BU: npt.NDArray[np.float64],
-        true_BU: npt.NDArray[np.float64],
-        ignored_BI: npt.NDArray[np.float64],
-        num_truth_B: npt.NDArray[Any],
-    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        found_BU: Float64Array,
+        true_BU: Float64Array,
+        ignored_BI: Float64Array,
+        num_truth_B: Array,
+    ) -> tuple[Float64Array, Float64Array]:
         """Return recall and interpolated precision, each [B, P], at each true positive."""
         bit = 1 << threshold_index
         is_true_U, is_ignored_I = (self._true_U & bit) != 0, (self._ignored_I & bit) != 0
@@ -137,7 +134,7 @@ class ClassSampler:
         return true_BP / num_truth_B[:, None], envelope_BP
 
 
-def _count_reached(recall_BP: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+def _count_reached(recall_BP: Float64Array) -> Int64Array:
     """Count the RECALLS that are at most each recall: estimate by arithmetic, then correct rounding errors."""
     last = len(RECALLS) - 1
     index_BP = (recall_BP * last).astype(np.int64)

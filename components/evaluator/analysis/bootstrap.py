@@ -10,12 +10,11 @@ to 88 of 100 cases.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from detloom.components.evaluator.analysis.average_precision import ClassSampler
+from detloom.schemas.contracts.arrays import Array, Float64Array
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.trainer_module.evaluation.matches import IOU_50, IOU_THRESHOLDS, Matches
 
@@ -86,7 +85,7 @@ def resample(
     generator = np.random.default_rng(seed)
     samples = _draw(models, generator, num_images.pop(), num_resamples)
 
-    def summarize(AP_BX: npt.NDArray[np.float64], is_difference: bool) -> Resampled:
+    def summarize(AP_BX: Float64Array, is_difference: bool) -> Resampled:
         AP, AP50, *of_classes = (_interval(AP_B, confidence, is_difference) for AP_B in AP_BX.T)
         classes = zip(label_map.names_by_id, of_classes, strict=True)
         return Resampled(
@@ -111,7 +110,7 @@ def _affordable(models: Sequence[Matches], num_resamples: int) -> int:
 
 def _draw(
     models: Sequence[Matches], generator: np.random.Generator, num_images: int, num_resamples: int
-) -> list[npt.NDArray[np.float64]]:
+) -> list[Float64Array]:
     """Draw samples of images, and measure every class of every model on all of them.
 
     Returns:
@@ -129,20 +128,20 @@ def _draw(
     return result
 
 
-def _sample_class(sampler: ClassSampler, weights_BI: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+def _sample_class(sampler: ClassSampler, weights_BI: Array) -> Float64Array:
     batch = max(1, _MAX_CELLS // max(sampler.num_rows, 1))
     parts = [sampler.average_precision(weights_BI[i : i + batch]) for i in range(0, len(weights_BI), batch)]
     return np.concatenate(parts)
 
 
-def _mean_of_measured(values_BX: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _mean_of_measured(values_BX: Float64Array) -> Float64Array:
     """Return the mean of each row [B] without NaN; NaN for a row of NaN only."""
     count_B = np.count_nonzero(~np.isnan(values_BX), axis=1)
-    mean: npt.NDArray[np.float64] = np.nansum(values_BX, axis=1) / np.where(count_B, count_B, np.nan)
+    mean: Float64Array = np.nansum(values_BX, axis=1) / np.where(count_B, count_B, np.nan)
     return mean
 
 
-def _interval(values_B: npt.NDArray[np.float64], confidence: float, is_difference: bool) -> Interval:
+def _interval(values_B: Float64Array, confidence: float, is_difference: bool) -> Interval:
     if np.isnan(values_B[0]):
         return Interval(value=None, low=None, high=None)
     drawn = values_B[1:][~np.isnan(values_B[1:])]

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from detloom.schemas.contracts.arrays import Int32Array, Int64Array
 from detloom.trainer_module.evaluation.matches import IOU_50, Matches, pairwise_iou
 
 MIN_IOU = 0.5
@@ -55,9 +55,7 @@ def count_confusion(matches: Matches, class_names: tuple[str, ...], min_scores: 
     )
 
 
-def _pair_left_over(
-    matches: Matches, found: npt.NDArray[np.int64], truth: npt.NDArray[np.int64]
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _pair_left_over(matches: Matches, found: Int64Array, truth: Int64Array) -> tuple[Int64Array, Int64Array]:
     """Return the paired rows among the rows `found` and `truth`."""
     pairs: list[tuple[int, int]] = []
     truth_images = matches.truth.image_index[truth]
@@ -77,8 +75,6 @@ def _pair_left_over(
     return paired[:, 0], paired[:, 1]
 
 
-def _split_by(
-    sorted_keys: npt.NDArray[np.int32], values: npt.NDArray[np.int64]
-) -> tuple[list[int], list[npt.NDArray[np.int64]]]:
+def _split_by(sorted_keys: Int32Array, values: Int64Array) -> tuple[list[int], list[Int64Array]]:
     keys, first = np.unique(sorted_keys, return_index=True)
     return keys.tolist(), np.split(values, first[1:]) if len(keys) else []

@@ -8,8 +8,8 @@ depend on the image.
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from detloom.schemas.contracts.arrays import Float64Array
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.trainer_module.evaluation.coco_images import ImageDetections, ImageGroundTruth
 from detloom.trainer_module.evaluation.image_table import ImageTable
@@ -40,16 +40,14 @@ def constant_detections(ground_truth: Sequence[ImageGroundTruth], label_map: Lab
     return ImageDetections(image_id=0, boxes_yxyx_rel=columns[0], scores=columns[1], class_ids=columns[2])
 
 
-def _boxes_of_class(ground_truth: ImageTable[ImageGroundTruth], class_id: int) -> npt.NDArray[np.float64]:
+def _boxes_of_class(ground_truth: ImageTable[ImageGroundTruth], class_id: int) -> Float64Array:
     """Return the boxes of a class without crowds, relative to their images, as y, x, height, width [N, 4]."""
     is_of_class = (ground_truth.columns["class_ids"] == class_id) & ~ground_truth.columns["is_crowd"].astype(bool)
     boxes_N4 = ground_truth.columns["boxes_yxyx_rel"][is_of_class].astype(np.float64)
     return np.concatenate([boxes_N4[:, :2], boxes_N4[:, 2:] - boxes_N4[:, :2]], axis=1)
 
 
-def _choose(
-    boxes_N4: npt.NDArray[np.float64], generator: np.random.Generator
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+def _choose(boxes_N4: Float64Array, generator: np.random.Generator) -> tuple[Float64Array, Float64Array]:
     """Return the chosen boxes, yxyx [K, 4], and the number of objects [K] that each adds, for the whole class."""
     share = min(_MAX_TRUTH / max(len(boxes_N4), 1), 1.0)
     truth_M4 = generator.permutation(boxes_N4)[:_MAX_TRUTH]

@@ -12,13 +12,11 @@ from enum import Enum
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from detloom.schemas.contracts.arrays import Array
 from detloom.trainer_module.evaluation.coco_images import ImageDetections, ImageGroundTruth
 from detloom.trainer_module.evaluation.image_table import ImageTable
 from detloom.trainer_module.evaluation.matches import BLOCK_IMAGES, padded_groups, pairwise_iou, ranks_of
-
-Array = npt.NDArray[Any]
 
 MIN_IOU, BACKGROUND_IOU = 0.5, 0.1  # tidecv's defaults
 MAX_DETECTIONS = 100  # per image over all classes: tidecv's default

@@ -11,13 +11,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
+from detloom.schemas.contracts.arrays import Array, BoolArray, Float32Array
 from detloom.trainer_module.evaluation.coco_images import ImageDetections, ImageGroundTruth
 from detloom.trainer_module.evaluation.image_table import ImageTable
 from detloom.trainer_module.evaluation.matches import BLOCK_IMAGES, class_keys, padded_groups
-
-Array = npt.NDArray[Any]
 
 NUM_RECALL_INTERVALS_2007 = 10  # eleven points: recall 0, 0.1, ... 1
 
@@ -207,16 +205,14 @@ class _VocBlock:
         return best, greatest
 
 
-def _boxes_yxyx_px(
-    images: ImageTable[Any], truth: ImageTable[ImageGroundTruth], start: int, stop: int
-) -> npt.NDArray[np.float32]:
+def _boxes_yxyx_px(images: ImageTable[Any], truth: ImageTable[ImageGroundTruth], start: int, stop: int) -> Float32Array:
     hw_N2 = truth.image_hw_I2[start:stop][images.image_index(start, stop)]
     boxes_rel = images.columns["boxes_yxyx_rel"][images.rows(start, stop)].astype(np.float64)
-    boxes_px: npt.NDArray[np.float32] = (boxes_rel * np.tile(hw_N2, 2)).astype(np.float32)
+    boxes_px: Float32Array = (boxes_rel * np.tile(hw_N2, 2)).astype(np.float32)
     return boxes_px
 
 
-def _flags(truth: ImageTable[ImageGroundTruth], name: str, rows: slice) -> npt.NDArray[np.bool_]:
+def _flags(truth: ImageTable[ImageGroundTruth], name: str, rows: slice) -> BoolArray:
     if name not in truth.columns:
         return np.zeros(rows.stop - rows.start, bool)
     return truth.columns[name][rows].astype(bool)

@@ -4,10 +4,9 @@ import base64
 import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 from PIL import Image
 
 from detloom.components.evaluator.analysis.error_types import ErrorType, WrongDetection
@@ -16,6 +15,7 @@ from detloom.components.evaluator.evaluation_result import EvaluationResult, Ima
 from detloom.components.evaluator.measurements import Measurements, Split
 from detloom.components.evaluator.report.score_thresholds import MIN_DRAWN_SCORE, ScoreSteps
 from detloom.components.pages.formats import jpeg_data_uri
+from detloom.schemas.contracts.arrays import Array, Float64Array, Int64Array, Uint8Array
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.trainer_module.boxes.masks import decode_mask
 from detloom.trainer_module.drawing.draw import color_of_class, confident_points, drawn_name
@@ -49,13 +49,13 @@ class PlannedObject:
 
     layer: _Layer
     outcome: _Outcome
-    box_yxyx_rel: npt.NDArray[np.float64]
+    box_yxyx_rel: Float64Array
     class_id: int
     score: float | None
     steps: tuple[int, ...]
     is_subject: bool = False
     mask_counts: bytes | None = None
-    points_yx_rel: npt.NDArray[Any] | None = None
+    points_yx_rel: Array | None = None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -98,8 +98,8 @@ class _Model:
         self._order = np.argsort(image_index, kind="stable")
         self._starts = np.searchsorted(image_index[self._order], np.arange(self._matches.num_images + 1))
 
-    def _rows(self, image_index: int) -> npt.NDArray[np.int64]:
-        rows: npt.NDArray[np.int64] = self._order[self._starts[image_index] : self._starts[image_index + 1]]
+    def _rows(self, image_index: int) -> Int64Array:
+        rows: Int64Array = self._order[self._starts[image_index] : self._starts[image_index + 1]]
         return rows
 
     def detections(self, image_index: int) -> ImageDetections:
@@ -206,7 +206,7 @@ class _Planner:
             yield self._plan("first", image_index, f"objects: {num_objects}, detections: {num_found}")
 
 
-def draw_image(plan: ImagePlan, image_rgb: npt.NDArray[np.uint8], name: str, label_map: LabelMap) -> ReportImage:
+def draw_image(plan: ImagePlan, image_rgb: Uint8Array, name: str, label_map: LabelMap) -> ReportImage:
     """Encode a small copy of the image, and place the objects on it."""
     small = Image.fromarray(image_rgb)
     small.thumbnail((_IMAGE_SIDE_PX, _IMAGE_SIDE_PX))
@@ -256,7 +256,7 @@ def _mask_uri(mask: Image.Image, class_id: int) -> str:
     return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode("ascii")
 
 
-def _points_px(points_yx_rel: npt.NDArray[Any] | None, size_wh: tuple[int, int]) -> tuple[tuple[float, float], ...]:
+def _points_px(points_yx_rel: Array | None, size_wh: tuple[int, int]) -> tuple[tuple[float, float], ...]:
     if points_yx_rel is None:
         return ()
     points = np.asarray(points_yx_rel, np.float64)

@@ -8,7 +8,6 @@ from dataclasses import asdict, replace
 from typing import IO, Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 import tensorflow as tf
@@ -18,6 +17,7 @@ from detloom.components.evaluator.evaluation_result import EvaluationResult, Rep
 from detloom.components.evaluator.measurements import Measurements
 from detloom.components.evaluator.report.render_page import format_page
 from detloom.components.storage.storage import open_storage
+from detloom.schemas.contracts.arrays import BoolArray
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.contracts.metric_names import KEYPOINT, KEYPOINT_METRIC_NAMES, MASK, METRIC_NAMES
 from detloom.trainer_module.evaluation.coco_images import (
@@ -202,7 +202,7 @@ def _list_pieces(rows: Iterable[Any]) -> Iterator[str]:
     yield "]\n"
 
 
-def _flags(image: ImageGroundTruth, attribute: str) -> npt.NDArray[np.bool_]:
+def _flags(image: ImageGroundTruth, attribute: str) -> BoolArray:
     values = getattr(image, attribute)
     return np.zeros(len(image.class_ids), bool) if values is None else np.asarray(values, bool)
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +10,7 @@ from detloom.components.evaluator.evaluation_result import EvaluationResult
 from detloom.components.evaluator.measurements import Measurements
 from detloom.components.evaluator.report.page_parts import Json, change_of, columns_of, name_cell, number_cell
 from detloom.components.pages.formats import format_count, format_signed
+from detloom.schemas.contracts.arrays import Array, BoolArray, Float64Array, Int64Array
 from detloom.trainer_module.evaluation.matches import IOU_50, Matches
 
 # With 102 thresholds, 200 classes and 7 digits a count, two models take 0.7 MB; 80 classes of COCO take 0.1 MB.
@@ -31,7 +31,7 @@ class ScoreSteps:
         start: index of the best F1, or of 0.5 without true positives.
     """
 
-    thresholds: npt.NDArray[np.float64]
+    thresholds: Float64Array
     start: int
 
     @classmethod
@@ -47,9 +47,9 @@ class ScoreSteps:
     def start_score(self) -> float:
         return float(self.thresholds[self.start])
 
-    def steps_of(self, scores: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    def steps_of(self, scores: npt.ArrayLike) -> Int64Array:
         """Return the number of thresholds that each score reaches: at index `i`, those with more than `i` count."""
-        steps: npt.NDArray[np.int64] = np.searchsorted(self.thresholds, np.asarray(scores, np.float64), side="right")
+        steps: Int64Array = np.searchsorted(self.thresholds, np.asarray(scores, np.float64), side="right")
         return steps
 
     def labels(self) -> list[str]:
@@ -67,9 +67,9 @@ class StepCounts:
         num_true, num_false: int [K + 1, S], detections whose score reaches this threshold but not the next one.
     """
 
-    num_truth: npt.NDArray[np.int64]
-    num_true: npt.NDArray[np.int64]
-    num_false: npt.NDArray[np.int64]
+    num_truth: Int64Array
+    num_true: Int64Array
+    num_false: Int64Array
 
     def at(self, row: int, step: int) -> "Rates":
         num_true, num_false = int(self.num_true[row, step:].sum()), int(self.num_false[row, step:].sum())
@@ -100,7 +100,7 @@ def count_steps(matches: Matches, steps: ScoreSteps, class_indices: Sequence[int
     step_N = steps.steps_of(matches.scores) - 1
     shape = (matches.num_classes, len(steps.thresholds))
 
-    def count(is_counted_N: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+    def count(is_counted_N: BoolArray) -> Int64Array:
         counts = np.zeros(shape, np.int64)
         rows = is_counted_N & (step_N >= 0)
         np.add.at(counts, (matches.found.class_index[rows], step_N[rows]), 1)
@@ -115,9 +115,9 @@ def count_steps(matches: Matches, steps: ScoreSteps, class_indices: Sequence[int
     )
 
 
-def _with_total(counts: npt.NDArray[Any], class_indices: Sequence[int]) -> npt.NDArray[np.int64]:
+def _with_total(counts: Array, class_indices: Sequence[int]) -> Int64Array:
     """Return the sum over all classes, then the counts of the chosen ones."""
-    chosen: npt.NDArray[np.int64] = np.concatenate([counts.sum(axis=0, keepdims=True), counts[list(class_indices)]])
+    chosen: Int64Array = np.concatenate([counts.sum(axis=0, keepdims=True), counts[list(class_indices)]])
     return chosen
 
 

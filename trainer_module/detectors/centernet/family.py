@@ -5,10 +5,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
-
 from detloom.schemas.contracts import ground_truth
+from detloom.schemas.contracts.arrays import BoolArray, Float32Array
 from detloom.schemas.contracts.keypoint_sigmas import sigmas_of
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.model.center_net import CenterNet
@@ -69,10 +67,8 @@ class CenterNetFamily(Family[CenterNet]):
 
         return centernet_layer_keys(self.config, network)
 
-    def is_in_image(
-        self, boxes_yxyx: npt.NDArray[np.float32], image_share_hw: npt.NDArray[np.float32]
-    ) -> npt.NDArray[np.bool_]:
+    def is_in_image(self, boxes_yxyx: Float32Array, image_share_hw: Float32Array) -> BoolArray:
         """Return which boxes have their centre in the image: the SavedModel finds no peaks in padding."""
         centers_yx = (boxes_yxyx[:, :2] + boxes_yxyx[:, 2:]) / 2
-        is_inside: npt.NDArray[np.bool_] = (centers_yx < image_share_hw).all(axis=1)
+        is_inside: BoolArray = (centers_yx < image_share_hw).all(axis=1)
         return is_inside

@@ -22,6 +22,7 @@ from detloom.schemas.model.network import (
 from detloom.trainer_module.detectors.preprocess import VGG_MEANS, network_hw
 from detloom.trainer_module.layers.backbones.hourglass import HOURGLASSES, build_hourglasses
 from detloom.trainer_module.layers.backbones.mobilenet_v2 import build_mobilenet_v2
+from detloom.trainer_module.layers.conv_layers import Levels
 from detloom.trainer_module.layers.fused_batch_norm import FusedBatchNorm
 
 STRIDE = 4  # of the heat map
@@ -148,9 +149,7 @@ def _build_features(config: CenterNetFeatureExtractor, image: keras.KerasTensor)
             return [_path_up(config, build_centernet_backbone(config, image))]
 
 
-def build_centernet_backbone(
-    config: CenterNetFeatureExtractor, image: keras.KerasTensor
-) -> dict[int, keras.KerasTensor]:
+def build_centernet_backbone(config: CenterNetFeatureExtractor, image: keras.KerasTensor) -> Levels:
     """Build the feature maps that the path up uses, by level; level l has stride 2**l."""
     match config.backbone:
         case "mobilenet_v2":
@@ -196,7 +195,7 @@ def _with_fused_batch_norm(backbone: keras.Model, image: keras.KerasTensor) -> k
     return keras.models.clone_model(backbone, input_tensors=image, clone_function=clone)
 
 
-def _path_up(config: CenterNetFeatureExtractor, levels: dict[int, keras.KerasTensor]) -> keras.KerasTensor:
+def _path_up(config: CenterNetFeatureExtractor, levels: Levels) -> keras.KerasTensor:
     """Three times: upsample, add the level of that size, convolve to the channels of the next level.
 
     Bilinear upsampling is float32: XLA does not compile its gradient in bfloat16 and float16.

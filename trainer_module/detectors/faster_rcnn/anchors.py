@@ -3,8 +3,8 @@
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from detloom.schemas.contracts.arrays import BoolArray, Float32Array
 from detloom.schemas.model.faster_rcnn import FasterRcnn, FasterRcnnFeatureExtractor
 from detloom.trainer_module.boxes.anchors import build_rpn_anchors, feature_hw
 from detloom.trainer_module.layers.necks.pyramid_levels import padded_hw, pyramid_levels
@@ -21,8 +21,8 @@ class FirstStageAnchors(NamedTuple):
         is_inner_A: bool, whether the anchor is inside of the input without clipping.
     """
 
-    clipped_yxyx_px_A4: npt.NDArray[np.float32]
-    is_inner_A: npt.NDArray[np.bool_]
+    clipped_yxyx_px_A4: Float32Array
+    is_inner_A: BoolArray
 
 
 def feature_levels(config: FasterRcnnFeatureExtractor) -> tuple[int, ...]:

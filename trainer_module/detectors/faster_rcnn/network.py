@@ -25,7 +25,7 @@ from detloom.trainer_module.layers.backbones.resnet_v1 import (
     build_resnet_v1,
     build_resnet_v1_level,
 )
-from detloom.trainer_module.layers.conv_layers import ConvLayers, join_levels, pad_to_multiple
+from detloom.trainer_module.layers.conv_layers import ConvLayers, Levels, join_levels, pad_to_multiple
 from detloom.trainer_module.layers.necks.fpn import build_fpn
 
 INCEPTION_RESNET_V2: Literal["inception_resnet_v2"] = "inception_resnet_v2"
@@ -132,7 +132,7 @@ def build_networks(config: FasterRcnn, num_classes: int) -> Networks:
     )
 
 
-def _build_features(config: FasterRcnnFeatureExtractor, image: keras.KerasTensor) -> dict[int, keras.KerasTensor]:
+def _build_features(config: FasterRcnnFeatureExtractor, image: keras.KerasTensor) -> Levels:
     is_frozen = not config.batch_norm_trainable
     if config.backbone == INCEPTION_RESNET_V2:
         return {FIRST_STAGE_LEVEL: build_first_part(image, freeze_batchnorm=is_frozen)}
@@ -145,7 +145,7 @@ def _build_features(config: FasterRcnnFeatureExtractor, image: keras.KerasTensor
     return build_fpn(extractor, levels, freeze_batchnorm=is_frozen)
 
 
-def _build_rpn_heads(config: FasterRcnn, features: dict[int, keras.KerasTensor]) -> dict[str, keras.KerasTensor]:
+def _build_rpn_heads(config: FasterRcnn, features: Levels) -> dict[str, keras.KerasTensor]:
     """Build the region proposal network: one convolution for all levels, and two heads for each level."""
     layers = ConvLayers(config.first_stage_box_predictor_conv_hyperparams, freeze_batchnorm=False)
     conv = layers.conv(

@@ -3,11 +3,9 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
-
+from detloom.schemas.contracts.arrays import Array, Float32Array
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.model.detector import Ssd
 from detloom.schemas.model.network import BiFpn
@@ -78,10 +76,10 @@ class SsdFamily(Family[Ssd]):
 
     def select_raw(
         self,
-        outputs: Mapping[str, npt.NDArray[Any]],
+        outputs: Mapping[str, Array],
         class_ids: tuple[int, ...],
-        image_share_hw: npt.NDArray[np.float32],
-    ) -> dict[str, npt.NDArray[Any]]:
+        image_share_hw: Float32Array,
+    ) -> dict[str, Array]:
         """See `Family`."""
         from detloom.trainer_module.detectors.one_stage.fixed_size import select_raw
 

@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import tensorflow as tf
 
+from detloom.schemas.contracts.arrays import Array, Float32Array
 from detloom.schemas.contracts.detections import BOXES, CLASSES, NUM_DETECTIONS, RAW_BOXES, RAW_SCORES, SCORES
 from detloom.schemas.model.detector import Ssd
 from detloom.schemas.model.non_max_suppression import BatchNonMaxSuppression, PostProcessing
@@ -84,10 +84,10 @@ def _suppression_op(config: Ssd, max_detections: int, num_classes: int) -> Calla
 
 def select_raw(
     settings: PostProcessing,
-    outputs: Mapping[str, npt.NDArray[Any]],
+    outputs: Mapping[str, Array],
     class_ids: tuple[int, ...],
-    image_share_hw: npt.NDArray[np.float32],
-) -> dict[str, npt.NDArray[Any]]:
+    image_share_hw: Float32Array,
+) -> dict[str, Array]:
     """Suppress the raw outputs of one image; see `Family.select_raw`."""
     window = tf.constant([[0.0, 0.0, *image_share_hw]])
     raw = (tf.constant(outputs[name]) for name in (RAW_BOXES, RAW_SCORES))

@@ -8,13 +8,13 @@ import keras
 from detloom.schemas.model.detector import Ssd
 from detloom.schemas.model.network import ConvolutionalBoxPredictor, WeightSharedConvolutionalBoxPredictor
 from detloom.trainer_module.boxes.anchors import num_anchors_per_location
-from detloom.trainer_module.layers.conv_layers import ConvLayers
+from detloom.trainer_module.layers.conv_layers import ConvLayers, Levels
 
 # --- plain SSD (arXiv:1512.02325): each level has its own convolutions ------------------------------------------------
 
 
 def build_level_heads(
-    config: Ssd, pyramid: dict[int, keras.KerasTensor], num_class_channels: int
+    config: Ssd, pyramid: Levels, num_class_channels: int
 ) -> tuple[list[keras.KerasTensor], list[keras.KerasTensor]]:
     """Build offsets and class logits of each level; layer names end with the index of the level, from 0."""
     assert isinstance(config.box_predictor, ConvolutionalBoxPredictor), config.box_predictor
@@ -68,7 +68,7 @@ def _level_output(
 
 
 def build_shared_heads(
-    config: Ssd, pyramid: dict[int, keras.KerasTensor], num_class_channels: int
+    config: Ssd, pyramid: Levels, num_class_channels: int
 ) -> tuple[list[keras.KerasTensor], list[keras.KerasTensor]]:
     """Build offsets and class logits of each level."""
     assert isinstance(config.box_predictor, WeightSharedConvolutionalBoxPredictor), config.box_predictor
@@ -131,7 +131,7 @@ class _SharedLayers:
             bias_initializer=keras.initializers.Constant(bias),
         )
 
-    def of_one_depth(self, pyramid: dict[int, keras.KerasTensor]) -> dict[int, keras.KerasTensor]:
+    def of_one_depth(self, pyramid: Levels) -> Levels:
         """Project all levels to the most frequent number of channels by 1x1 convolutions, if the numbers differ."""
         depths = Counter(features.shape[-1] for features in pyramid.values())
         if len(depths) == 1:

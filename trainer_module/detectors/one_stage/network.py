@@ -22,7 +22,7 @@ from detloom.trainer_module.layers.backbones.efficientnet import build_efficient
 from detloom.trainer_module.layers.backbones.mobilenet_v1 import build_mobilenet_v1
 from detloom.trainer_module.layers.backbones.mobilenet_v2 import build_mobilenet_v2
 from detloom.trainer_module.layers.backbones.resnet_v1 import build_resnet_v1
-from detloom.trainer_module.layers.conv_layers import join_levels, pad_to_multiple
+from detloom.trainer_module.layers.conv_layers import Levels, join_levels, pad_to_multiple
 from detloom.trainer_module.layers.necks.bifpn import build_bifpn
 from detloom.trainer_module.layers.necks.extra_layers import build_extra_layers
 from detloom.trainer_module.layers.necks.fpn import build_fpn
@@ -70,9 +70,7 @@ def _name_neck(config: FeatureExtractor) -> str:
     return ""
 
 
-def _build_backbone(
-    config: FeatureExtractor, image: keras.KerasTensor, *, freeze_batchnorm: bool
-) -> dict[int, keras.KerasTensor]:
+def _build_backbone(config: FeatureExtractor, image: keras.KerasTensor, *, freeze_batchnorm: bool) -> Levels:
     match config.backbone:
         case "mobilenet_v1":
             return build_mobilenet_v1(config, image, freeze_batchnorm=freeze_batchnorm)
@@ -84,9 +82,7 @@ def _build_backbone(
             return build_efficientnet(config, image, freeze_batchnorm=freeze_batchnorm)
 
 
-def _build_neck(
-    config: FeatureExtractor, features: dict[int, keras.KerasTensor], *, freeze_batchnorm: bool
-) -> dict[int, keras.KerasTensor]:
+def _build_neck(config: FeatureExtractor, features: Levels, *, freeze_batchnorm: bool) -> Levels:
     match config.neck:
         case Fpn():
             return build_fpn(config, features, freeze_batchnorm=freeze_batchnorm)
@@ -98,7 +94,7 @@ def _build_neck(
 
 
 def _build_heads(
-    config: Ssd, pyramid: dict[int, keras.KerasTensor], num_class_channels: int
+    config: Ssd, pyramid: Levels, num_class_channels: int
 ) -> tuple[list[keras.KerasTensor], list[keras.KerasTensor]]:
     match config.box_predictor:
         case ConvolutionalBoxPredictor():

@@ -22,7 +22,7 @@ from detloom.schemas.model.network import (
     L2Regularizer,
     VarianceScalingInitializer,
 )
-from detloom.trainer_module.layers.conv_layers import ConvLayers, build_regularizer, round_channels
+from detloom.trainer_module.layers.conv_layers import ConvLayers, Levels, build_regularizer, round_channels
 
 # Kernel size, expansion, channels, repetitions, stride of the first block: B0, table 1 of the paper.
 _STAGES = (
@@ -94,9 +94,7 @@ def efficientnet_blocks(config: FeatureExtractor) -> list[EfficientNetBlock]:
     return blocks[: 1 + next(index for index, block in enumerate(blocks) if block.level == top)]
 
 
-def build_efficientnet(
-    config: FeatureExtractor, image: keras.KerasTensor, *, freeze_batchnorm: bool
-) -> dict[int, keras.KerasTensor]:
+def build_efficientnet(config: FeatureExtractor, image: keras.KerasTensor, *, freeze_batchnorm: bool) -> Levels:
     """Build the feature maps of levels 2 to 5, or of fewer if the neck needs fewer, from a normalized image.
 
     In training, blocks with a shortcut are skipped at random per image (arXiv:1603.09382), as in the reference.
@@ -110,7 +108,7 @@ def build_efficientnet(
     blocks = efficientnet_blocks(config)
     stem = layers.backbone_conv(blocks[0].channels_in, "stem_conv", kernel_size=3, strides=2)(image)
     features = layers.activate(layers.normalize(stem, "stem_bn"), "stem_activation")
-    levels: dict[int, keras.KerasTensor] = {}
+    levels: Levels = {}
     for block in blocks:
         features = _inverted_residual(layers, features, block)
         if block.level is not None:

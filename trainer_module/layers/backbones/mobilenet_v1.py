@@ -13,7 +13,7 @@ from detloom.schemas.model.network import (
     L2Regularizer,
     TruncatedNormalInitializer,
 )
-from detloom.trainer_module.layers.conv_layers import ConvLayers, pad_before_stride
+from detloom.trainer_module.layers.conv_layers import ConvLayers, Levels, pad_before_stride
 
 # Channels and stride of blocks 1 to 13: table 1 of the paper.
 MOBILENET_V1_BLOCKS = (
@@ -38,16 +38,14 @@ MOBILENET_HYPERPARAMS = ConvHyperparams(
 )
 
 
-def build_mobilenet_v1(
-    config: FeatureExtractor, image: keras.KerasTensor, *, freeze_batchnorm: bool
-) -> dict[int, keras.KerasTensor]:
+def build_mobilenet_v1(config: FeatureExtractor, image: keras.KerasTensor, *, freeze_batchnorm: bool) -> Levels:
     """Build the feature maps of levels 2 to 5 from an image scaled to [-1, 1]."""
     overridden = config.override_base_feature_extractor_hyperparams
     layers = ConvLayers(config.conv_hyperparams if overridden else MOBILENET_HYPERPARAMS, freeze_batchnorm)
     features, padding = pad_before_stride(config, image, "conv1_pad")
     conv = layers.backbone_conv(_num_channels(config, 0, 32), "conv1", kernel_size=3, strides=2, padding=padding)
     features = layers.activate(layers.normalize(conv(features), "conv1_bn"), "conv1_relu")
-    levels: dict[int, keras.KerasTensor] = {}
+    levels: Levels = {}
     for index, (channels, strides) in enumerate(MOBILENET_V1_BLOCKS, start=1):
         padding = "same"
         if strides > 1:

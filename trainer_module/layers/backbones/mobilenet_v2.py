@@ -7,7 +7,7 @@ import keras
 
 from detloom.schemas.model.network import ExtraFeatureLayers, FeatureExtractor
 from detloom.trainer_module.layers.backbones.mobilenet_v1 import MOBILENET_HYPERPARAMS
-from detloom.trainer_module.layers.conv_layers import ConvLayers, pad_before_stride, round_channels
+from detloom.trainer_module.layers.conv_layers import ConvLayers, Levels, pad_before_stride, round_channels
 
 # Expansion, channels, repetitions, stride of the first block: table 2 of the paper.
 MOBILENET_V2_BLOCKS = (
@@ -23,9 +23,7 @@ _LEVEL_BY_BLOCK = {2: 2, 5: 3, 12: 4}  # the last block of each stride; level 5 
 _SSD_BLOCK = 13  # level 4 of plain SSD is the input of this block's stride-2 convolution
 
 
-def build_mobilenet_v2(
-    config: FeatureExtractor, image: keras.KerasTensor, *, freeze_batchnorm: bool
-) -> dict[int, keras.KerasTensor]:
+def build_mobilenet_v2(config: FeatureExtractor, image: keras.KerasTensor, *, freeze_batchnorm: bool) -> Levels:
     """Build the feature maps of levels 2 to 5 from an image scaled to [-1, 1]."""
     overridden = config.override_base_feature_extractor_hyperparams
     layers = ConvLayers(config.conv_hyperparams if overridden else MOBILENET_HYPERPARAMS, freeze_batchnorm)
@@ -34,7 +32,7 @@ def build_mobilenet_v2(
     num_channels = max(round_channels(32 * alpha), min_depth)
     conv = layers.backbone_conv(num_channels, "Conv1", kernel_size=3, strides=2, padding=padding)
     features = layers.activate(layers.normalize(conv(features), "bn_Conv1"), "Conv1_relu")
-    levels: dict[int, keras.KerasTensor] = {}
+    levels: Levels = {}
     index = 0
     for expansion, channels, repetitions, first_stride in MOBILENET_V2_BLOCKS:
         num_channels = round_channels(int(channels * alpha))

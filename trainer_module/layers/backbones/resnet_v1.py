@@ -16,7 +16,7 @@ from detloom.schemas.model.network import (
     L2Regularizer,
     VarianceScalingInitializer,
 )
-from detloom.trainer_module.layers.conv_layers import ConvLayers
+from detloom.trainer_module.layers.conv_layers import ConvLayers, Levels
 
 # Blocks of levels 2 to 5: table 1 of the paper.
 RESNET_V1_BLOCKS = {
@@ -36,14 +36,14 @@ RESNET_V1_HYPERPARAMS = ConvHyperparams(
 
 def build_resnet_v1(
     config: FeatureExtractor, image: keras.KerasTensor, *, freeze_batchnorm: bool, max_level: int = 5
-) -> dict[int, keras.KerasTensor]:
+) -> Levels:
     """Build the feature maps of levels 2 to `max_level` from an image from which the channel means are subtracted."""
     layers = _layers_of(config, freeze_batchnorm=freeze_batchnorm)
     features = keras.layers.ZeroPadding2D(3, name="conv1_pad")(image)
     features = _conv(layers, features, _num_channels(config, 64), "conv1", kernel_size=7, strides=2, padding="valid")
     features = layers.activate(features, "conv1_relu")
     features = keras.layers.MaxPooling2D(3, 2, "same", name="pool1_pool")(features)
-    levels: dict[int, keras.KerasTensor] = {}
+    levels: Levels = {}
     for level in range(2, max_level + 1):
         features = levels[level] = build_resnet_v1_level(config, features, level, freeze_batchnorm=freeze_batchnorm)
     return levels

@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 
 from detloom.schemas.model.network import BiFpn, FeatureExtractor
-from detloom.trainer_module.layers.conv_layers import ConvLayers
+from detloom.trainer_module.layers.conv_layers import ConvLayers, Levels
 
 _TOP_BACKBONE_LEVEL = 5
 _EPSILON = 1e-4  # section 3.3 of the paper; prevents a division by zero
@@ -53,9 +53,7 @@ def is_backbone_feature(name: str) -> bool:
     return iteration == "0" and int(level) <= _TOP_BACKBONE_LEVEL
 
 
-def build_bifpn(
-    config: FeatureExtractor, features: dict[int, keras.KerasTensor], *, freeze_batchnorm: bool
-) -> dict[int, keras.KerasTensor]:
+def build_bifpn(config: FeatureExtractor, features: Levels, *, freeze_batchnorm: bool) -> Levels:
     """Build the pyramid, by level. Layers of node `n` are named `neck_<n>_...`, of its input `i` `..._input_<i>_...`.
 
     Each feature map must have half the rows and columns of the finer one, rounded up.

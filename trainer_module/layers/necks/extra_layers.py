@@ -3,20 +3,18 @@
 import keras
 
 from detloom.schemas.model.network import ExtraFeatureLayers, FeatureExtractor
-from detloom.trainer_module.layers.conv_layers import ConvLayers, pad_before_stride, scaled_depth
+from detloom.trainer_module.layers.conv_layers import ConvLayers, Levels, pad_before_stride, scaled_depth
 from detloom.trainer_module.layers.necks.pyramid_levels import pyramid_levels
 
 # Channels before `depth_multiplier` in the reference's extractors on MobileNetV1 and V2.
 _DEPTH_BY_LEVEL = {6: 512, 7: 256, 8: 256, 9: 128}
 
 
-def build_extra_layers(
-    config: FeatureExtractor, features: dict[int, keras.KerasTensor], *, freeze_batchnorm: bool
-) -> dict[int, keras.KerasTensor]:
+def build_extra_layers(config: FeatureExtractor, features: Levels, *, freeze_batchnorm: bool) -> Levels:
     """Build the pyramid, by level: the maps of the backbone, then each level from the one before it."""
     assert isinstance(config.neck, ExtraFeatureLayers), config.neck
     layers = ConvLayers(config.conv_hyperparams, freeze_batchnorm)
-    pyramid: dict[int, keras.KerasTensor] = {}
+    pyramid: Levels = {}
     for level in pyramid_levels(config.neck):
         backbones = features.get(level)
         pyramid[level] = _coarser(config, layers, pyramid[level - 1], level) if backbones is None else backbones

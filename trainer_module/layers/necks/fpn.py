@@ -3,12 +3,10 @@
 import keras
 
 from detloom.schemas.model.network import FeatureExtractor, Fpn
-from detloom.trainer_module.layers.conv_layers import ConvLayers, pad_before_stride, scaled_depth
+from detloom.trainer_module.layers.conv_layers import ConvLayers, Levels, pad_before_stride, scaled_depth
 
 
-def build_fpn(
-    config: FeatureExtractor, features: dict[int, keras.KerasTensor], *, freeze_batchnorm: bool
-) -> dict[int, keras.KerasTensor]:
+def build_fpn(config: FeatureExtractor, features: Levels, *, freeze_batchnorm: bool) -> Levels:
     """Build the pyramid, by level: a top-down path with nearest-neighbour upsampling, coarser levels by convolutions.
 
     With `use_explicit_padding`, an upsampled map is cropped to the finer level. Otherwise each level must have exactly
