@@ -250,6 +250,8 @@ def _find_shared_images(database: sqlite3.Connection) -> Iterator[tuple[int, byt
         if owner is not None:
             of_split = f" of split {owner[0]!r}" if owner[0] else ""
             detail = f"the image already belongs to record {owner[2]!r}{of_split}"
+            if owner[0] == split and owner[1] != source:
+                detail += f"; if {owner[1]} and {source} have the same labels, remove one of them"
             yield seq, record, Reason.DUPLICATE_IMAGE, detail
         elif has_rival:
             detail = "several records name an image that is missing, and only this image has its name"

@@ -29,16 +29,30 @@ def _is_json(head: bytes) -> bool:
 def _read_task(task: dict[str, Any], settings: IngestSettings) -> ImageEntry:
     inner = task.get("data")
     data = inner if isinstance(inner, dict) else task
-    image = data.get("image") or next(filter(_is_image, data.values()), None)
-    name = _file_name(image_name(image))
+    regions, num_others = _find_regions(task)
+    objects = [each for each in regions if isinstance(each, dict)]
+    name = _file_name(image_name(_choose_image(data, objects)))
     names = [name, name.rpartition("/")[2], *(str(task[key]) for key in ("file_upload",) if is_text(task.get(key)))]
     names += [_UPLOAD_PREFIX.sub("", each) for each in names[1:]]
-    regions, num_others = _find_regions(task)
-    objects = (each for each in regions if isinstance(each, dict))
     sizes = (shapes.read_hw(each.get("original_height"), each.get("original_width")) for each in objects)
     hw = next(filter(None, sizes), None)
     marks = itertools.chain(number_marks("result", regions), itertools.repeat(("", _OTHER_ANNOTATION), num_others))
     return ImageEntry(tuple(names), marks, lambda each: _read_region(each, hw, settings.masks), hw, is_relative=not hw)
+
+
+def _choose_image(data: dict[str, Any], objects: list[dict[str, Any]]) -> Any:
+    """Return the image of the regions; raise a SourceError for regions of several images."""
+    images = [value for value in data.values() if _is_image(value)]
+    targets = sorted({str(each["to_name"]) for each in objects if "to_name" in each})
+    if len(images) < 2 or not targets:
+        return data.get("image") or next(iter(images), None)
+    image = data.get(targets[0]) or data.get("image")
+    if len(targets) > 1 or image is None:
+        raise unreadable(
+            f"the task has {len(images)} images and regions of {show(targets)}, allowed: regions of one image, whose "
+            "tag is named like its key in 'data'; make a task for each image"
+        )
+    return image
 
 
 def _is_image(value: Any) -> bool:

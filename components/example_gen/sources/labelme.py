@@ -2,7 +2,7 @@
 
 import base64
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from detloom.components.example_gen.data_folder import DataFolder, SourceError, join_inside, unreadable
@@ -37,8 +37,17 @@ def detect(folder: DataFolder) -> FormatEvidence | None:
         heads = ((path, layout.read_head(folder, path)) for path in paths)
         found = next((path for path, head in heads if head.startswith(b"{") and b'"shapes"' in head), None)
         if found is not None:
-            return FormatEvidence(f"LabelMe shapes in {found}", parts if part in parts.values() else {})
+            splits = parts if part in parts.values() else {}
+            return FormatEvidence(f"LabelMe shapes in {found}{_describe_others(folder, splits)}", splits)
     return None
+
+
+def _describe_others(folder: DataFolder, splits: Mapping[str, str]) -> str:
+    """Name the folders with JSON files that are no splits beside folders that are, with their numbers of files."""
+    others = [part for part in folder.list_folders() if splits and part not in splits.values()]
+    counts = {part: sum(1 for _ in folder.iter_files(part, (".json",))) for part in others}
+    named = ", ".join(f"{part}/ ({count} JSON files)" for part, count in counts.items() if count)
+    return f"; not read, because not named after splits: {named}" if named else ""
 
 
 def list_chunks(folder: DataFolder, split: str, source: str, settings: IngestSettings) -> Iterator[Chunk]:

@@ -285,6 +285,16 @@ def test_an_image_outside_the_folder_is_rejected(tmp_path, name):
     assert (reject.reason, reject.num_boxes) == (Reason.PATH_OUTSIDE, 1)
 
 
+@pytest.mark.parametrize(("targets", "images"), [(["right"], ["images/b.jpg"]), (["left", "right"], []), (["x"], [])])
+def test_regions_of_a_task_with_two_images_belong_to_the_one_that_they_name(tmp_path, targets, images):
+    content = json.loads(task(rect())["a.json"])
+    content[0]["data"] = {"left": "a.jpg", "right": "b.jpg"}
+    content[0]["annotations"][0]["result"] = [{"value": rect(), "to_name": name} for name in targets]
+    records, rejects = read(tmp_path, "label_studio", {"a.json": json.dumps(content)})
+    assert [record.image_path for record in records] == images
+    assert [f"2 images and regions of {targets}" in reject.detail for reject in rejects] == [True] * (not images)
+
+
 def test_too_many_rows_of_an_image_reject_it(tmp_path, monkeypatch):
     monkeypatch.setattr(image_entries, "MAX_OBJECTS_PER_IMAGE", 2)
     _, (reject,) = read(tmp_path, "csv", {"a.csv": TF_HEADER + "a.jpg,60,40,cat,1,2,3,6\n" * 5})

@@ -171,10 +171,12 @@ def test_the_image_may_be_in_another_folder_of_the_data(tmp_path, image_path, im
     assert record.image_path == expected
 
 
-def test_folders_named_after_splits_are_splits(tmp_path):
+def test_folders_named_after_splits_are_splits_and_others_are_named(tmp_path):
+    (tmp_path / "images").mkdir()
     for part in ("train", "val", "other"):
         write(tmp_path, f"{part}/a.json", [shape()])
     evidence = detect("labelme", tmp_path)
     assert evidence.splits == {"train": "train", "val": "val"}
+    assert evidence.sentence.endswith("; not read, because not named after splits: other/ (1 JSON files)")
     (record,) = read(tmp_path, "val")
     assert (record.record_key, record.image_path) == ("a", "val/a.jpg")

@@ -99,6 +99,13 @@ def test_data_of_other_classes_only_fail_with_that_reason(tmp_path, run_ingest, 
         ingest_all(run_ingest, tmp_path, files, unknown_class="leave_out", **settings)
 
 
+def test_two_exports_of_the_same_labels_are_both_named(tmp_path, run_ingest):
+    text = "filename,class,xmin,ymin,xmax,ymax\na.jpg,cat,1,2,3,4\n"
+    files = images("a.jpg") | {"again.csv": text, "more.csv": text}
+    with pytest.raises(InputError, match=r"if again\.csv and more\.csv have the same labels, remove one"):
+        ingest_all(run_ingest, tmp_path, files)
+
+
 def test_data_without_objects_can_be_allowed(tmp_path, run_ingest):
     report = ingest_all(run_ingest, tmp_path, coco([]), allow_no_objects=True)
     assert (report["num_written"], report["num_boxes_in"]) == (1, 0)
