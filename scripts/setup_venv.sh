@@ -8,7 +8,7 @@ set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 venv=$root/.venv
 stamp=$venv/detloom-stamp # written last
-mine=$venv/detloom-venv   # written first; marks the folder as safe to delete
+mine=$venv/detloom-venv   # written first; marks the folder as safe to delete; has the chosen accelerator
 log=$venv/setup.log
 LAYOUT=1 # raise it when `build` changes in a way that older environments must follow
 
@@ -96,7 +96,7 @@ build() {
     fi
     clear_old
     say "TFX $line on Python $version ($python); takes some minutes and 3.3 GB the first time"
-    mkdir -p "$venv" && : >"$mine" && : >"$log"
+    mkdir -p "$venv" && echo "accelerator=$accelerator" >"$mine" && : >"$log"
     constraints=$root/constraints/tfx-$line.txt
     pip=("$venv/bin/python" -m pip install --progress-bar off)
     step "virtual environment" "$python" -I -m venv "$venv"
@@ -129,8 +129,9 @@ if command -v flock >/dev/null && ! flock -n 9; then
     flock 9
 fi
 
-accelerator=$(stamped accelerator)
+accelerator=$(cat "$stamp" "$mine" 2>/dev/null | sed -n 's/^accelerator=//p' | tail -n 1 || true)
 case ${ACCELERATOR:-} in cpu | gpu) accelerator=$ACCELERATOR ;; esac # others are those of images
+[ ! -e "$mine" ] || echo "accelerator=$accelerator" >"$mine"
 if ! environment_is_current; then
     build
 elif [ "$(stamped project)" != "$(project_hash)" ] || [ "$(stamped accelerator)" != "$accelerator" ]; then

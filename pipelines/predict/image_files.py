@@ -110,11 +110,12 @@ def find_images(sources: Sequence[str], leave_out: Path | None = None) -> list[I
 
 
 def find_other_images(sources: Sequence[str]) -> list[str]:
-    """Return the names of images in these folders that are neither JPEG nor PNG by their extension."""
-    folders = [source for source in sources if Path(source).is_dir()]
-    return [
-        name for folder in folders for name in DataFolder(folder).list_files(suffixes=OTHER_SUFFIXES, recursive=True)
-    ]
+    """Return the name of each image in these folders that is neither JPEG nor PNG by its extension."""
+    found: dict[str, str] = {}
+    for folder in (source for source in sources if Path(source).is_dir()):
+        for name in DataFolder(folder).list_files(suffixes=OTHER_SUFFIXES, recursive=True):
+            found.setdefault(os.path.realpath(f"{folder}/{name}"), name)
+    return list(found.values())
 
 
 def _find(source: str) -> list[ImageFile]:

@@ -21,6 +21,15 @@ _Arrays = Mapping[str, Array]
 _LOCK = threading.Lock()
 
 
+def _renew_lock() -> None:
+    """Replace the lock in a forked process: a thread that does not exist there may have held it."""
+    global _LOCK
+    _LOCK = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
+
+
 class TfliteModel:
     """A loaded model; the process is started again after it was ended, and loads the model again.
 

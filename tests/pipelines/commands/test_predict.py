@@ -127,7 +127,7 @@ def test_broken_images_are_reported_and_an_error_with_strict_or_if_there_are_no_
 def test_images_of_other_formats_are_counted_as_skipped(predict, photos, tmp_path):
     for name in ("d.webp", "deep/e.TIF"):
         (photos / name).write_bytes(b"x")
-    result = predict(photos)
+    result = predict(photos, photos / "deep")
     assert "skipped: 2 images that are neither JPEG nor PNG (d.webp, deep/e.TIF)" in result.stderr
     assert "3 more could not be read" in result.stderr
     (tmp_path / "other").mkdir()
