@@ -263,6 +263,8 @@ class BucketStorage(Storage):
         if _first_process() != os.getpid():
             raise OSError(errno.ENOTSUP, "this process was forked after its parent had used a bucket", where)
         for name in _ENDPOINTS[self._scheme]:
+            if os.environ.get(name) == "":
+                del os.environ[name]  # the client would read it as an address
             if not _URL.fullmatch(os.environ.get(name, "http://none")):  # the client would panic
                 raise OSError(errno.EINVAL, f"{name} must be a URL such as http://host:9000", where)
         settings = tuple(sorted(each for each in os.environ.items() if each[0].startswith(_VARIABLES)))

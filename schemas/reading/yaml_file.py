@@ -17,10 +17,9 @@ _BEYOND_UNICODE = re.compile(r"(?<!\\)(?:\\\\)*(\\U(?!000|0010)[0-9A-Fa-f]{8})")
 # Numbers that YAML 1.1 reads in base 8 or 60 and other readers in base 10 or as text.
 _OTHER_BASE = re.compile(r"[-+]?0[0-7_]+|[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
 _MAX_NUMBER_CHARS = 100  # PyYAML reads hexadecimal of any length, and base 60 in quadratic time
+_DATE_TAG = "tag:yaml.org,2002:timestamp"
 _NUMBER_TAGS = {"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"}
-_PLAIN_TAGS = {
-    f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "str", "int", "float", "bool", "null", "timestamp")
-}
+_PLAIN_TAGS = {f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "str", "int", "float", "bool", "null")}
 
 
 def read_yaml(path: Path) -> tuple[Any, Locate]:
@@ -140,6 +139,8 @@ class _Builder:
 
     def _scalar(self, node: yaml.Node) -> Any:
         where = f"{self._name}:{_line(node)}"
+        if node.tag == _DATE_TAG:
+            return node.value  # a date is text, with and without quotes
         if node.tag not in _PLAIN_TAGS:
             raise InputError(f"{where}: got '{redact(str(node.value))}', allowed: text, a number, true, false, null.")
         if node.tag in _NUMBER_TAGS and len(node.value) > _MAX_NUMBER_CHARS:
@@ -149,7 +150,7 @@ class _Builder:
             value = self._constructor.construct_object(node, deep=True)
             if isinstance(value, str):
                 value.encode()
-        except (ValueError, yaml.YAMLError):  # a date like 2024-13-45, half of a surrogate pair, thousands of digits
+        except (ValueError, yaml.YAMLError):  # half of a surrogate pair, thousands of digits
             got = redact(str(node.value).encode(errors="replace").decode())
             raise InputError(f"{where}: got {got!r}, allowed: text, a number, true, false, null.") from None
         if node.tag in _NUMBER_TAGS and _OTHER_BASE.fullmatch(node.value):

@@ -113,7 +113,7 @@ class Override:
     by: str
     """Person who is responsible."""
     until: str
-    """Last day of validity, such as '2026-12-31' with the quotes, so that scheduled runs do not use it forever."""
+    """Last day of validity, such as 2026-12-31, so that scheduled runs do not use it forever."""
 
     def __post_init__(self) -> None:
         check(len(self.reason.strip()) >= _MIN_REASON, "reason", repr(self.reason), "a sentence with the reason")
@@ -121,7 +121,7 @@ class Override:
         try:
             datetime.date.fromisoformat(self.until)
         except ValueError:
-            raise FieldError("until", f"got {self.until!r}, allowed: a day such as '2026-12-31'.") from None
+            raise FieldError("until", f"got {self.until!r}, allowed: a day such as 2026-12-31.") from None
 
 
 @dataclass(frozen=True, kw_only=True)

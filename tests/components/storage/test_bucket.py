@@ -182,6 +182,13 @@ def test_an_address_of_a_server_that_is_no_url_is_named(storage, root, monkeypat
     assert storage.read("one") is None
 
 
+def test_an_empty_address_of_a_server_is_as_none(make_bucket, monkeypatch):
+    make_bucket("s3")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ["AWS_ENDPOINT_URL"])
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "")
+    assert BucketStorage("s3://bucket").read("one") is None
+
+
 def test_google_credentials_are_sent(monkeypatch, make_bucket, bucket_servers):
     from google.auth.credentials import Credentials
     from google.auth.exceptions import RefreshError
