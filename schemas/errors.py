@@ -58,6 +58,15 @@ def check(condition: bool, field: str, got: object, allowed: str, other: str = "
         raise FieldError(field, f"got {got}, allowed: {allowed}{end}", other)
 
 
+def passes(checker: Callable[..., object], *arguments: object) -> bool:
+    """Return False if a check raises InputError."""
+    try:
+        checker(*arguments)
+    except InputError:
+        return False
+    return True
+
+
 def check_not_empty(owner: object, *fields: str) -> None:
     """Raise FieldError for an empty list, or a text that is empty or blank."""
     for field in fields:

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -44,7 +45,7 @@ def load_tree(
         raise InputError(f"{path}: this is a run file; allowed: a preset, a pipeline.config or a config.json.")
     if is_preset:
         return _load_preset(source, None if above is None else above.get(("train", "num_steps"))), None
-    if not _exists(path):
+    if not os.path.exists(path):  # unlike Path.exists, False without permission and for a name that is too long
         hint = nearest_hint(source, names)
         raise InputError(f"got '{redact(source)}', allowed: the name of a preset (detloom presets) or a file.{hint}")
     text = read_text_file(path)
@@ -96,13 +97,6 @@ def apply_layer(base: Located, over: Located) -> Located:
 def build_config(tree: Located) -> TrainEvalConfig:
     """Build and check the configuration; errors name the place where the wrong value was written."""
     return from_dict(TrainEvalConfig, tree.data, locate=tree.locate)
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except (OSError, ValueError):  # no permission; a name that is too long or contains a NUL character
-        return False
 
 
 def _train(tree: Located) -> Mapping[str, Any]:

@@ -50,7 +50,7 @@ from detloom.schemas.contracts.label_map import (
     parse_label_map,
     shared_classes,
 )
-from detloom.schemas.errors import InputError
+from detloom.schemas.errors import InputError, passes
 from detloom.trainer_module.data.class_lookup import ClassLookup
 from detloom.trainer_module.data.records import ExampleFeatures
 from detloom.trainer_module.detectors.detector import Keypoints
@@ -217,7 +217,7 @@ def _measure_all(
     first = islice(_read_split(inputs.shard_patterns), params.gates.latency.num_images)
     images = [ExampleFeatures(serialized).image_bytes for serialized in first]
     # A model without this signature violates the serving contract, which the gates report.
-    timed = {name: path for name, path in paths_by_name.items() if _has_signature(path, SIGNATURE_ENCODED)}
+    timed = {name: path for name, path in paths_by_name.items() if passes(check_signature, path, SIGNATURE_ENCODED)}
     latency = measure_latency(timed, images)
     result, shared = {}, None
     for name, path in paths_by_name.items():
@@ -264,14 +264,6 @@ def _measure_variants(records: RecordTable, variants: Mapping[str, str], split: 
         matches = match_detections(split.ground_truth, records.found[name], split.label_map, columns=columns)
         result[name.removeprefix(_VARIANT)] = summarize_matches(matches, split.label_map)
     return result
-
-
-def _has_signature(model_dir: str, signature: str) -> bool:
-    try:
-        check_signature(model_dir, signature)
-    except InputError:
-        return False
-    return True
 
 
 def _find_variants(folder: str | None) -> dict[str, str]:

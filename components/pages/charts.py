@@ -131,10 +131,10 @@ def format_svg(
     for y in ticks(low, high):
         parts.append(_stroke(f"{place(first_x, y)} {place(last_x, y)}", look.grid_color))
         across, down = map(float, place(first_x, y).split(","))
-        parts.append(_text(across - 6, down + 4, f"{y:g}", "end"))
+        parts.append(svg_text(across - 6, down + 4, f"{y:g}", "end"))
     for x in ticks(first_x, last_x):
         across, down = map(float, place(x, low).split(","))
-        parts.append(_text(across, down + 18, f"{x:g}", "middle"))
+        parts.append(svg_text(across, down + 18, f"{x:g}", "middle"))
     for number, line in enumerate(lines):
         color = look.line_colors[number % len(look.line_colors)]
         if line.band:
@@ -143,7 +143,9 @@ def format_svg(
             parts.append(f'<polygon points="{" ".join(around)}" fill="{color}" fill-opacity="0.18"/>')
         parts.append(_stroke(" ".join(place(x, y) for x, y in line.points), color, 'stroke-width="2"'))
         if look.has_names:
-            parts.append(_text(look.left + 8, look.top - 6 + 16 * number + 14, line.name, "start", f'fill="{color}"'))
+            parts.append(
+                svg_text(look.left + 8, look.top - 6 + 16 * number + 14, line.name, "start", f'fill="{color}"')
+            )
     return "\n".join([*parts, "</svg>", ""])
 
 
@@ -166,12 +168,12 @@ def _frame(title: str, x_label: str, y_label: str, look: Look) -> list[str]:
     if look.background is not None:
         parts.append(f'<rect width="{look.width}" height="{look.height}" fill="{look.background}"/>')
     if look.has_names:
-        parts.append(_text(look.width / 2, 16, title, "middle", 'font-size="14"'))
+        parts.append(svg_text(look.width / 2, 16, title, "middle", 'font-size="14"'))
     middle_y = (look.top + look.height - look.bottom) / 2
     return [
         *parts,
-        _text((look.left + look.width - look.right) / 2, look.height - 10, x_label, "middle"),
-        _text(14, middle_y, y_label, "middle", f'transform="rotate(-90 14 {middle_y})"'),
+        svg_text((look.left + look.width - look.right) / 2, look.height - 10, x_label, "middle"),
+        svg_text(14, middle_y, y_label, "middle", f'transform="rotate(-90 14 {middle_y})"'),
     ]
 
 
@@ -179,5 +181,5 @@ def _stroke(points: str, color: str, more: str = "") -> str:
     return f'<polyline points="{points}" fill="none" stroke="{color}" {more}/>'
 
 
-def _text(x: float, y: float, text: str, anchor: str, more: str = "") -> str:
+def svg_text(x: float, y: float, text: str, anchor: str, more: str = "") -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" {more}>{escape(text)}</text>'

@@ -71,11 +71,7 @@ class KubeflowBackend:
         return self._run_status(self._api.call("Run", "create_run", "submit the run", body))
 
     def find_run(self, name: str) -> RunStatus | None:
-        experiment = self._find_experiment()
-        if experiment is None:
-            return None
-        runs = self._runs(experiment, filter=_equals("display_name", name))
-        return next(map(self._run_status, runs), None)
+        return next(map(self._run_status, self._runs(filter=_named(name))), None)
 
     def get_run(self, run_id: str) -> RunStatus:
         if not _UUID.fullmatch(run_id) and (found := self.find_run(run_id)) is not None:
@@ -86,13 +82,7 @@ class KubeflowBackend:
         return replace(status, tasks=tasks, error=status.error or self._outside_error(status))
 
     def latest_runs(self, limit: int) -> list[RunStatus]:
-        experiment, found = self._find_experiment(), []
-        for run in itertools.islice(self._runs(experiment), _MAX_RUNS) if experiment else ():
-            if self._is_ours(run):
-                found.append(self._run_status(run))
-            if len(found) == limit:
-                break
-        return found
+        return [self._run_status(run) for run in itertools.islice(filter(self._is_ours, self._runs()), limit)]
 
     def create_schedule(self, job: CompiledJob, schedule: Schedule, name: str) -> ScheduleStatus:
         self._check_schedule(schedule)
@@ -120,8 +110,7 @@ class KubeflowBackend:
     def own_schedules(self) -> list[ScheduleStatus]:
         recurring = [each for each in self._recurring_runs() if self._is_ours(each)]
         last: dict[str, RunStatus] = {}
-        experiment = self._find_experiment() if recurring else None
-        for run in itertools.islice(self._runs(experiment), _MAX_RUNS) if experiment else ():
+        for run in self._runs() if recurring else ():
             if run.recurring_run_id:
                 last.setdefault(run.recurring_run_id, self._run_status(run))
             if all(each.recurring_run_id in last for each in recurring):
@@ -155,8 +144,7 @@ class KubeflowBackend:
         self._api.send("DELETE", f"{_RECURRING_RUNS}/{quote(schedule_id, safe='')}", action, **{_PROPAGATION: _ORPHAN})
 
     def _unfinished_runs(self, schedule_id: str) -> Iterator[Any]:
-        experiment = self._find_experiment()
-        for run in itertools.islice(self._runs(experiment), _MAX_RUNS) if experiment else ():
+        for run in self._runs():
             if run.recurring_run_id == schedule_id and self._run_status(run).state not in ENDED:
                 yield run
 
@@ -177,8 +165,7 @@ class KubeflowBackend:
 
     def _retry_defaults(self) -> Mapping[str, Any] | None:
         """Return Argo's default retries in the newest of the latest workflows that has some."""
-        experiment = self._find_experiment()
-        for run in itertools.islice(self._runs(experiment), _MAX_MANIFESTS) if experiment else ():
+        for run in itertools.islice(self._runs(), _MAX_MANIFESTS):
             path = f"/apis/v1beta1/runs/{quote(str(run.run_id), safe='')}"  # the only one that has the workflow
             answer = self._api.send("GET", path, "read the workflow of a run")
             runtime = answer.get("pipeline_runtime") if isinstance(answer, dict) else None
@@ -194,7 +181,7 @@ class KubeflowBackend:
             "Experiment",
             "list_experiments",
             "read the experiments",
-            filter=_equals("display_name", self._settings.experiment),
+            filter=_named(self._settings.experiment),
             namespace=self._settings.namespace,
         )
         return answer.experiments[0].experiment_id if answer.experiments else None
@@ -209,21 +196,17 @@ class KubeflowBackend:
         action = f"create the experiment '{self._settings.experiment}'"
         return str(self._api.call("Experiment", "create_experiment", action, body).experiment_id)
 
-    def _runs(self, experiment: str, **options: Any) -> Iterator[Any]:
-        yield from self._pages("Run", "list_runs", "runs", experiment, options)
+    def _runs(self, **options: Any) -> Iterator[Any]:
+        return itertools.islice(self._pages("Run", "list_runs", "runs", **options), _MAX_RUNS)
 
     def _recurring_runs(self) -> Iterator[Any]:
-        experiment = self._find_experiment()
-        if experiment is not None:
-            yield from self._pages("RecurringRun", "list_recurring_runs", "recurring_runs", experiment, {})
+        return self._pages("RecurringRun", "list_recurring_runs", "recurring_runs")
 
-    def _pages(
-        self, service: str, method: str, field: str, experiment: str, options: Mapping[str, Any]
-    ) -> Iterator[Any]:
-        """Yield the items of all pages, newest first."""
-        token, action = "", f"read the {field.replace('_', ' ')}"
+    def _pages(self, service: str, method: str, field: str, **options: Any) -> Iterator[Any]:
+        """Yield the items of all pages, newest first; none if the experiment does not exist."""
+        token, action, experiment = "", f"read the {field.replace('_', ' ')}", self._find_experiment()
         seen: set[str] = set()
-        while token not in seen:  # a server that repeats a page would otherwise never end
+        while experiment and token not in seen:  # a server that repeats a page would otherwise never end
             seen.add(token)
             answer = self._api.call(
                 service,
@@ -346,9 +329,9 @@ def _pipeline_source(job: CompiledJob) -> dict[str, Any]:
     return {"pipeline_spec": dict(job.spec), "platform_spec": dict(job.platform)}
 
 
-def _equals(key: str, value: str) -> str:
+def _named(name: str) -> str:
     """Build a filter as defined in backend/api/v2beta1/filter.proto."""
-    return json.dumps({"predicates": [{"operation": "EQUALS", "key": key, "stringValue": value}]})
+    return json.dumps({"predicates": [{"operation": "EQUALS", "key": "display_name", "stringValue": name}]})
 
 
 _MIN_POD_SECONDS = 2  # a pod with the launcher takes longer to start

@@ -76,7 +76,8 @@ def local_data(inputs: Any, storage: TaskStorage) -> Iterator[None]:
         with tempfile.TemporaryDirectory(prefix="detloom-data-") as folder:
             parameter.string_value = os.path.join(folder, "digits")
             write_embedded_digits(Path(parameter.string_value))
-            _forget_times(Path(parameter.string_value))
+            for path in Path(parameter.string_value).rglob("*"):
+                os.utime(path, (0, 0))  # so that generated data always has the same fingerprint
             yield
         return
     bucket = storage.bucket_folder(address)
@@ -129,9 +130,3 @@ def apply(output: Any, executor_input: Any) -> None:
         executor_input.inputs.parameter_values[key].CopyFrom(value)
     examples = executor_input.outputs.artifacts[EXAMPLES_KEY].artifacts[0]
     examples.metadata.CopyFrom(output.artifacts[EXAMPLES_KEY].artifacts[0].metadata)
-
-
-def _forget_times(folder: Path) -> None:
-    """Set constant file times, so that generated data always has the same fingerprint."""
-    for path in folder.rglob("*"):
-        os.utime(path, (0, 0))

@@ -80,7 +80,9 @@ def run_node(task: Task, storage: TaskStorage, prepare: Preparation = lambda *_:
         del executor_input.outputs.artifacts[_LOGS]
     addresses = to_local_paths(executor_input, storage)
     _make_output_folders(executor_input.outputs)
-    _use_package_files(executor_input.inputs)
+    for value in executor_input.inputs.parameter_values.values():
+        if value.string_value.startswith(SCHEME):
+            value.string_value = str(file_of(value.string_value))
     with prepare(executor_input, inputs_spec, storage):
         _execute(task, executor_input)
     finish_output(executor_input.outputs.output_file, addresses, _page_keys(executor_input.outputs))
@@ -154,12 +156,6 @@ def _make_output_folders(outputs: Any) -> None:
             is_value = issubclass(class_of(artifact.type), value_artifact.ValueArtifact)
             if not is_value and "://" not in artifact.uri:
                 fileio.makedirs(artifact.uri)
-
-
-def _use_package_files(inputs: Any) -> None:
-    for value in inputs.parameter_values.values():
-        if value.string_value.startswith(SCHEME):
-            value.string_value = str(file_of(value.string_value))
 
 
 def _page_keys(outputs: Any) -> list[str]:

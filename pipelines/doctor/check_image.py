@@ -8,7 +8,7 @@ from detloom.components.fingerprints import check_code, package_fingerprint
 from detloom.pipelines.doctor.check_result import CheckResult, run_checks
 from detloom.pipelines.doctor.machine import check_folder, check_tensorflow
 from detloom.pipelines.doctor.packages import check_packages
-from detloom.schemas.errors import InputError
+from detloom.schemas.errors import passes
 
 
 def check_image(job_code: Sequence[str] = ()) -> tuple[CheckResult, ...]:
@@ -30,7 +30,7 @@ def check_image(job_code: Sequence[str] = ()) -> tuple[CheckResult, ...]:
 def check_job_code(job_code: Sequence[str] = ()) -> Iterator[CheckResult]:
     """Compare this code with the code that the tasks were compiled for, as the container's entrypoint does."""
     package = f"package {package_fingerprint()}"
-    differing = [code for code in job_code if not _is_installed(code)]
+    differing = [code for code in job_code if not passes(check_code, code)]
     if not differing:
         same = f", {len(job_code)} tasks have the code of the job" if job_code else ""
         yield CheckResult(name="code", status="ok", detail=package + same)
@@ -42,11 +42,3 @@ def check_job_code(job_code: Sequence[str] = ()) -> Iterator[CheckResult]:
         expected=", ".join(differing),
         next_step="compile the job again with this code, or build the image from the job's code",
     )
-
-
-def _is_installed(code: str) -> bool:
-    try:
-        check_code(code)
-    except InputError:
-        return False
-    return True

@@ -110,7 +110,9 @@ def _run_once(run: RunFile, nodes: NodeLog, check_held: Callable[[], None]) -> N
         return retry_of(run.nodes, node).time_limit_seconds
 
     def end_process(error: NodeTimeoutError) -> None:
-        print(f"error: {_describe_stuck(error)}", file=sys.stderr, flush=True)
+        next_step = "The process ends; run the same command again to continue from the finished nodes."
+        sentence = f"{error.node}: {error}, and could not be interrupted. {next_step}"
+        print(f"error: {sentence}", file=sys.stderr, flush=True)
         notify_failed_run(run, error.node, NodeFailedError(error.node, str(error)))
         delete_temporary_folder()
         os._exit(1)
@@ -145,20 +147,8 @@ def _run_once(run: RunFile, nodes: NodeLog, check_held: Callable[[], None]) -> N
             raise
         finally:
             limits.finish()
-    _check_all_ran(metadata_file, before)
-
-
-def _describe_stuck(error: NodeTimeoutError) -> str:
-    return (
-        f"{error.node}: {error}, and could not be interrupted. The process ends; run the same command again to "
-        "continue from the finished nodes."
-    )
-
-
-def _check_all_ran(metadata_file: Path, after_run: int) -> None:
-    """Raise NodeFailedError for a node whose inputs were not found: TFX marks it as failed and continues."""
-    for node in read_latest_run(metadata_file, after_run).values():
-        if node.is_failed:
+    for node in read_latest_run(metadata_file, before).values():
+        if node.is_failed:  # TFX marks a node whose inputs were not found as failed, and continues
             raise NodeFailedError(node.node_id, "its inputs could not be found; the log above gives the reason.")
 
 

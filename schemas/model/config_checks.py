@@ -23,7 +23,6 @@ def warnings_before_run(config: TrainEvalConfig) -> tuple[str, ...]:
     return (
         *_batch_size(config.train),
         *_schedule(config.train),
-        *_placeholders(config.train),
         *_without_effect(config),
     )
 
@@ -104,6 +103,8 @@ def _warmup(rate: LearningRate) -> tuple[str, int]:
 
 
 def _without_effect(config: TrainEvalConfig) -> Iterator[str]:
+    if PLACEHOLDER in config.train.fine_tune_checkpoint:  # in input paths it does not matter, a pipeline sets them
+        yield placeholder_sentence(config.train.fine_tune_checkpoint)
     if config.train.moving_average is not None and not config.eval.use_moving_averages:
         yield (
             "train.moving_average has no effect: the averages take memory and time, but the weights themselves are "
@@ -113,12 +114,6 @@ def _without_effect(config: TrainEvalConfig) -> Iterator[str]:
     for name in ("class_balance", "image_type", "max_number_of_boxes", "unknown_classes"):
         if getattr(config.eval_input, name) != getattr(InputReader(), name):
             yield f"eval_input.{name} has no effect: an evaluation reads all images once, with all their boxes."
-
-
-def _placeholders(train: Train) -> Iterator[str]:
-    """Warn about a placeholder in the checkpoint path; input paths do not matter, a pipeline sets them."""
-    if PLACEHOLDER in train.fine_tune_checkpoint:
-        yield placeholder_sentence(train.fine_tune_checkpoint)
 
 
 def placeholder_sentence(path: str) -> str:

@@ -6,6 +6,7 @@ They were checked against the Object Detection API's `hyperparams_builder.py` (`
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from detloom.schemas.model import network as tree
@@ -96,14 +97,9 @@ def _depends_on_type(key: str, neck: type, choose: Any) -> Depends:
     return Depends(usual=at(key), when=f"with a type whose neck is not {neck.__name__}: refused", choose=choose)
 
 
-def _batch_norm(plain: Mapping[str, Any]) -> Any:
+def _batch_norm(plain: Mapping[str, Any], *, is_synchronized: bool = False) -> Any:
     batch_norm = plain["batch_norm"]
-    return None if batch_norm is None or batch_norm["synchronized"] else batch_norm
-
-
-def _synchronized_batch_norm(plain: Mapping[str, Any]) -> Any:
-    batch_norm = plain["batch_norm"]
-    return batch_norm if batch_norm is not None and batch_norm["synchronized"] else None
+    return batch_norm if batch_norm and batch_norm["synchronized"] == is_synchronized else None
 
 
 def _predictor_of(is_of_faster_rcnn: bool) -> Depends:
@@ -146,7 +142,7 @@ NETWORK: dict[str, Structure] = {
             "batch_norm": Mapped(key="batch_norm", write=_batch_norm),
             "sync_batch_norm": Mapped(
                 key="batch_norm",
-                write=_synchronized_batch_norm,
+                write=partial(_batch_norm, is_synchronized=True),
                 adds={"synchronized": True},
                 note="with batch_norm.synchronized",
             ),

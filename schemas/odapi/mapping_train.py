@@ -86,10 +86,6 @@ _BIAS_GRADIENTS = Mapped(
 # --- optimizer --------------------------------------------------------------------------------------------------------
 
 
-def _clipping(norm: float) -> dict[str, Any] | None:
-    return {TYPE_KEY: "ClipByGlobalNorm", "norm": norm} if norm else None
-
-
 def _clipping_norm(plain: Mapping[str, Any]) -> float | None:
     clipping = plain["gradient_clipping"]
     if clipping is None:
@@ -129,7 +125,10 @@ TRAIN: dict[str, Structure] = {
             "data_augmentation_options": at("augmentations"),
             "optimizer": at(""),
             "gradient_clipping_by_norm": Mapped(
-                key="gradient_clipping", read=_clipping, write=_clipping_norm, note="0 turns clipping off"
+                key="gradient_clipping",
+                read=lambda norm: {TYPE_KEY: "ClipByGlobalNorm", "norm": norm} if norm else None,
+                write=_clipping_norm,
+                note="0 turns clipping off",
             ),
             "fine_tune_checkpoint": Depends(
                 usual=at("fine_tune_checkpoint"),

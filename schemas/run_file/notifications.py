@@ -60,7 +60,8 @@ class Email:
         check_not_empty(self, "recipients")
         for field, addresses in (("sender", (self.sender,)), ("recipients", self.recipients)):
             for address in addresses:
-                check(_is_address(address), field, repr(address), "a plain address such as team@example.org")
+                is_plain = address.isprintable() and len(address) <= _MAX_ADDRESS and _ADDRESS.fullmatch(address)
+                check(bool(is_plain), field, repr(address), "a plain address such as team@example.org")
         check(bool(self.user) == bool(self.password), "user", "one of user and password", "both or none", "password")
         is_open = self.encryption == "none" and bool(self.password)
         check(not is_open, "encryption", "'none' with a password", "starttls or tls with a login", "password")
@@ -88,7 +89,3 @@ class Notifications:
         check_unique("events", self.events)
         if self.webhook is None and self.email is None:
             raise FieldError("webhook", "is missing; set webhook, email or both.", "email")
-
-
-def _is_address(text: str) -> bool:
-    return text.isprintable() and len(text) <= _MAX_ADDRESS and bool(_ADDRESS.fullmatch(text))

@@ -284,7 +284,8 @@ def load_saved_model(model_dir: str, signature: str) -> tuple[Any, Callable[...,
         model = tf.saved_model.load(model_dir)
         return model, model.signatures[signature]
     except Exception as error:  # TensorFlow raises errors of many types for a damaged file
-        raise InputError(f"{model_dir}: the SavedModel cannot be loaded ({_first_line(error)}).") from None
+        cause = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        raise InputError(f"{model_dir}: the SavedModel cannot be loaded ({cause}).") from None
 
 
 def check_signature(model_dir: str, signature: str) -> None:
@@ -407,7 +408,3 @@ def reason_of_failed_call(error: tf.errors.OpError) -> str:
     """Return the line of TensorFlow's message that states the reason: the last one before the names of nodes."""
     lines = str(error).partition("[[{{node")[0].strip().splitlines()
     return (lines or [type(error).__name__])[-1].strip()[:200]
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -347,7 +347,8 @@ class _Loop:
         """Go back to the last checkpoint; `train.nonfinite` decides what happens to the step afterwards."""
         incident = self.incidents.add(bad_step, rate, tuple(self._keys_of(bad_step)))
         _LOGGER.warning("%s", describe_incident(incident))
-        if self.incidents.has_diverged() and self._quarantine_newest():
+        # The chief moves the checkpoint; the sum makes the other workers wait before they list any.
+        if self.incidents.has_diverged() and self._sum_over_workers(int(self.checkpoints.quarantine_newest())):
             _LOGGER.warning("Non-finite again: the newest checkpoint may be corrupt and is moved to 'damaged'.")
         self._restore_state()
         self.log.forget_after(self.step)
@@ -355,10 +356,6 @@ class _Loop:
         self.log.event(self.step, "rollback", bad_step=bad_step, **facts)
         progress.start_at(self.step)
         _LOGGER.warning("Rolled back to step %d; %s.", self.step, incident.consequence())
-
-    def _quarantine_newest(self) -> bool:
-        """Let the chief quarantine the newest checkpoint; the sum makes the other workers wait before they list any."""
-        return self._sum_over_workers(int(self.checkpoints.quarantine_newest())) > 0
 
     def _is_save_due(self) -> bool:
         """Return True if a checkpoint is due. An evaluation also triggers one, before it starts."""

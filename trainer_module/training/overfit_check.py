@@ -26,7 +26,6 @@ from detloom.schemas.model.config import Monitoring, TrainEvalConfig
 from detloom.schemas.model.optimizers import AdamOptimizer, ClipByGlobalNorm, CosineDecayLearningRate
 from detloom.trainer_module.data.input_pipeline import build_eval_dataset, build_train_dataset
 from detloom.trainer_module.data.records import ExampleFeatures, read_records
-from detloom.trainer_module.detectors.detector import Detector
 from detloom.trainer_module.detectors.families import build_detector
 from detloom.trainer_module.detectors.preprocess import network_hw
 from detloom.trainer_module.evaluation.split_evaluator import (
@@ -185,7 +184,9 @@ class _SelfTest:
         self.restored_share: float | None = None
         if config.train.fine_tune_checkpoint:
             self.restored_share = restore(config.train, self.detector, self.trained).share
-        _speed_up_batch_norm(self.detector)
+        for layer in self.detector.network.layers:
+            if isinstance(layer, keras.layers.BatchNormalization):
+                layer.momentum = min(layer.momentum, _MOMENTUM)
         self._steps = TrainSteps(config.train, self.detector, self.trained, tf.distribute.get_strategy())
         batches = build_train_dataset(config, label_map, self._files, batch_size=config.train.batch_size)
         self._iterator = iter(batches)
@@ -230,12 +231,6 @@ class _SelfTest:
                 counts = tf.reshape(self.detector.count_matches(one), [-1])
                 num_unmatched += float(counts[0]) == 0
         return num_unmatched
-
-
-def _speed_up_batch_norm(detector: Detector) -> None:
-    for layer in detector.network.layers:
-        if isinstance(layer, keras.layers.BatchNormalization):
-            layer.momentum = min(layer.momentum, _MOMENTUM)
 
 
 # --- report -----------------------------------------------------------------------------------------------------------

@@ -19,7 +19,6 @@ import time
 import urllib.error
 import urllib.request
 import zlib
-from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, BinaryIO
 
@@ -176,13 +175,18 @@ class _SafeRedirects(urllib.request.HTTPRedirectHandler):
 def _download(address: ArchiveAddress, file: BinaryIO) -> None:
     """Write the archive to a file and log the progress; proxies are taken from the environment."""
     with _open(address) as response:
-        total = response.length
+        total, name = response.length, show_address(address.url)
         _check_size(total or 0)
-        num_bytes = 0
-        for data in _read_with_progress(response, show_address(address.url), total):
+        _LOGGER.info("%s: downloading%s.", name, f" {total / 1e6:.1f} MB" if total is not None else "")
+        num_bytes, said = 0, time.monotonic()
+        while data := _read_some(response):
             num_bytes += len(data)
             _check_size(num_bytes)
             file.write(data)
+            if time.monotonic() - said >= _PROGRESS_SECONDS:
+                of_total = f" of {total / 1e6:.0f}" if total is not None else ""
+                _LOGGER.info("%s: %.0f%s MB.", name, num_bytes / 1e6, of_total)
+                said = time.monotonic()
     if total is not None and num_bytes != total:
         raise _DownloadError(f"the connection ended after {num_bytes:,} of {total:,} bytes; try again")
 
@@ -227,8 +231,6 @@ def _open(address: ArchiveAddress) -> http.client.HTTPResponse:
     except urllib.error.HTTPError as error:
         error.close()
         raise _DownloadError(f"the server responded {error.code} {redact(str(error.reason))}") from None
-    except urllib.error.URLError as error:
-        raise _DownloadError(_describe(error.reason)) from None
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise _DownloadError(_describe(error)) from None
     return response
@@ -237,21 +239,6 @@ def _open(address: ArchiveAddress) -> http.client.HTTPResponse:
 def _check_size(num_bytes: int) -> None:
     if num_bytes > MAX_ARCHIVE_BYTES:
         raise _DownloadError(f"it has {num_bytes:,} bytes or more, allowed: {MAX_ARCHIVE_BYTES:,}")
-
-
-def _read_with_progress(response: http.client.HTTPResponse, name: str, total: int | None) -> Iterator[bytes]:
-    """Yield the body; raise _DownloadError if it stalls."""
-    of_total = f" of {total / 1e6:.0f}" if total is not None else ""
-    _LOGGER.info("%s: downloading%s.", name, f" {total / 1e6:.1f} MB" if total is not None else "")
-    said = time.monotonic()
-    num_bytes = 0
-    while data := _read_some(response):
-        num_bytes += len(data)
-        yield data
-        now = time.monotonic()
-        if now - said >= _PROGRESS_SECONDS:
-            _LOGGER.info("%s: %.0f%s MB.", name, num_bytes / 1e6, of_total)
-            said = now
 
 
 def _read_some(response: http.client.HTTPResponse) -> bytes:
@@ -264,6 +251,7 @@ def _read_some(response: http.client.HTTPResponse) -> bytes:
 
 def _describe(error: object) -> str:
     """Return the cause of a failed connection as part of a sentence."""
+    error = getattr(error, "reason", error)  # of urllib's own error
     if isinstance(error, TimeoutError):
         return f"the server sent nothing for {STALL_SECONDS:g} s"
     return redact(str(getattr(error, "strerror", None) or error) or type(error).__name__)

@@ -20,7 +20,7 @@ from detloom.schemas.model.faster_rcnn import FasterRcnnFeatureExtractor
 from detloom.schemas.model.network import FeatureExtractor
 
 _Extractor = FeatureExtractor | CenterNetFeatureExtractor | FasterRcnnFeatureExtractor
-_ENDINGS = (".h5", ".hdf5", ".keras")
+KERAS_ENDINGS = (".h5", ".hdf5", ".keras")
 _WEIGHTS_IN_ARCHIVE = "model.weights.h5"
 # Limit for a file, for the weights in an archive and for their arrays: a small file can claim any size. The largest
 # backbone, EfficientNet-B7, has 0.25 GiB, with optimizer state three times that.
@@ -49,10 +49,6 @@ _APPLICATIONS = {  # by backbone, except EfficientNets
 }
 # Variables of a layer in Keras 3's numbering in .weights.h5, by their count.
 _NUMBERED = {1: ("kernel",), 2: ("kernel", "bias"), 4: ("gamma", "beta", "moving_mean", "moving_variance")}
-
-
-def is_keras_file(path: str) -> bool:
-    return path.endswith(_ENDINGS)
 
 
 def read_keras_weights(path: str, extractor: _Extractor | None) -> dict[str, np.ndarray]:

@@ -19,7 +19,7 @@ from detloom.schemas.model.config import IMAGENET
 from detloom.trainer_module.detectors.detector import AutomlSource, Family
 from detloom.trainer_module.layers.backbones.efficientnet import is_efficientnet_lite
 from detloom.trainer_module.weights.downloaded_archive import fetch_checkpoint
-from detloom.trainer_module.weights.keras_weights import is_keras_file, read_keras_weights
+from detloom.trainer_module.weights.keras_weights import KERAS_ENDINGS, read_keras_weights
 from detloom.trainer_module.weights.odapi_keys import VALUE, odapi_classification_keys, odapi_keys
 from detloom.trainer_module.weights.own_checkpoint import (
     SAVED_MODEL_WEIGHTS,
@@ -36,7 +36,7 @@ from detloom.trainer_module.weights.read_checkpoint import (
     escape_name,
     read_checkpoint,
 )
-from detloom.trainer_module.weights.torch_weights import find_packaged_weights, is_torch_file, read_torch_weights
+from detloom.trainer_module.weights.torch_weights import TORCH_ENDINGS, find_packaged_weights, read_torch_weights
 from detloom.trainer_module.weights.variable_names import PARTS, layer_variable, part_of, variables_by_path
 
 Origin = Literal["odapi_detector", "odapi_backbone", "automl", "keras", "torch", "own"]
@@ -116,12 +116,12 @@ def find_stored_weights(where: str, family: Family, network: keras.Model) -> Sto
         check_path(where)
         place = where
     extractor = getattr(family.config, "feature_extractor", None)  # a detector may have its own backbone
-    torch_file = where if is_torch_file(where) else ""
+    torch_file = where if where.endswith(TORCH_ENDINGS) else ""
     if where == IMAGENET and extractor is not None and is_efficientnet_lite(extractor.backbone):
         torch_file = find_packaged_weights(extractor.backbone)
     if torch_file:
         return _from_backbone(where, "torch", *read_torch_weights(torch_file, extractor), paths)
-    if where == IMAGENET or is_keras_file(where):
+    if where == IMAGENET or where.endswith(KERAS_ENDINGS):
         arrays = read_keras_weights(where, extractor)
         return _from_backbone(where, "keras", arrays, {name: name for name in arrays}, paths)
     with access_errors_as_input_errors(place):

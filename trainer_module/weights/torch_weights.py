@@ -18,7 +18,7 @@ from detloom.schemas.model.network import FeatureExtractor
 from detloom.trainer_module.layers.backbones.efficientnet import efficientnet_blocks, is_efficientnet_lite
 from detloom.trainer_module.weights.torch_file import read_torch_file
 
-_ENDINGS = (".pth", ".pt")
+TORCH_ENDINGS = (".pth", ".pt")
 _BATCH_NORM = {"weight": "gamma", "bias": "beta", "running_mean": "moving_mean", "running_var": "moving_variance"}
 _COUNTER = "num_batches_tracked"  # of a batch norm, not a weight
 _PACKAGE_VERSION = "0.1.0"
@@ -36,10 +36,6 @@ _PACKAGED = {
         "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
     ),
 }  # name and SHA-256, by backbone
-
-
-def is_torch_file(path: str) -> bool:
-    return path.endswith(_ENDINGS)
 
 
 def read_torch_weights(

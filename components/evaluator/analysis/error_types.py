@@ -6,7 +6,7 @@ type; the cost of a type is the gain in AP if only the errors of this type are f
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any
@@ -171,12 +171,10 @@ class _ErrorBlock:
         self._targets = np.full(len(order), -1)  # row of the object that an error refers to
         self._is_fixable = np.zeros(len(order), bool)
         self.is_found, self._is_explained = np.zeros((2, len(self._truth_ids)), bool)
-        for groups in self._groups_of_images(np.flatnonzero(~self._is_crowd)):
+        objects = np.flatnonzero(~self._is_crowd)
+        for groups in padded_groups(self._images, self._truth_images[objects], np.arange(len(order)), objects):
             self._match(*groups)
         self.is_missed = ~self._is_crowd & ~self.is_found & ~self._is_explained
-
-    def _groups_of_images(self, truth_rows: Array) -> Iterator[tuple[Array, Array]]:
-        return padded_groups(self._images, self._truth_images[truth_rows], np.arange(len(self._rows)), truth_rows)
 
     def _match(self, rows_BN: Array, objects_BG: Array) -> None:
         """Match the detections of images, and find the types of the others."""

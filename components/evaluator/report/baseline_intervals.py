@@ -1,7 +1,6 @@
 """The change of AP against the baseline with its intervals: a chart and a table."""
 
 from collections.abc import Callable, Mapping, Sequence
-from html import escape
 
 from detloom.components.evaluator.analysis.bootstrap import Interval
 from detloom.components.evaluator.baseline_comparison import Comparison
@@ -15,7 +14,7 @@ from detloom.components.evaluator.report.page_parts import (
     short_label,
     with_most_boxes,
 )
-from detloom.components.pages.charts import ticks
+from detloom.components.pages.charts import svg_text, ticks
 from detloom.components.pages.formats import format_number, format_share_digits, format_signed
 
 _MAX_INTERVALS = 30  # classes in the chart; the table has all
@@ -80,13 +79,13 @@ def format_intervals(rows: Sequence[tuple[str, Interval]]) -> str:
     ]
     for value in ticks(low, high):
         parts.append(_vertical(across(value), top, bottom, "var(--line)"))
-        parts.append(_text(across(value), bottom + 16, f"{value:+g}" if value else "0", "middle"))
+        parts.append(svg_text(across(value), bottom + 16, f"{value:+g}" if value else "0", "middle"))
     parts.append(_vertical(across(0.0), top, bottom, "var(--soft)", ' stroke-width="1.5"'))
-    parts.append(_text((left + width - right) / 2, bottom + 34, "change of AP", "middle"))
+    parts.append(svg_text((left + width - right) / 2, bottom + 34, "change of AP", "middle"))
     for number, (name, interval) in enumerate(rows):
         middle = top + row_height * (number + 0.5)
-        weight = ' font-weight="bold"' if number == 0 else ""
-        parts.append(_text(left - 10, middle + 4, short_label(name), "end", weight))
+        weight = 'font-weight="bold"' if number == 0 else ""
+        parts.append(svg_text(left - 10, middle + 4, short_label(name), "end", weight))
         parts += _interval_marks(interval, across, middle)
     return "\n".join([*parts, "</svg>", ""])
 
@@ -105,7 +104,3 @@ def _interval_marks(interval: Interval, across: Callable[[float], float], middle
 
 def _vertical(x: float, top: float, bottom: float, color: str, more: str = "") -> str:
     return f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{top}" y2="{bottom}" stroke="{color}"{more}/>'
-
-
-def _text(x: float, y: float, text: str, anchor: str, more: str = "") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{more}>{escape(text)}</text>'
