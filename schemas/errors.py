@@ -1,8 +1,18 @@
 """Exceptions for mistakes that the user can fix, the checks that raise them, and the exit codes of the commands."""
 
 import enum
+import functools
+import typing
 from collections import Counter
 from collections.abc import Callable, Iterable
+from typing import Annotated, TypeAlias
+
+# Types of fields with the range of their value; `Ranged` checks it.
+Share: TypeAlias = Annotated[float, "0 to 1"]
+Positive: TypeAlias = Annotated[float, "above 0"]
+NotNegative: TypeAlias = Annotated[float, "0 or more"]
+PositiveInt: TypeAlias = Annotated[int, "1 or more"]
+NotNegativeInt: TypeAlias = Annotated[int, "0 or more"]
 
 
 class ExitCode(enum.IntEnum):
@@ -87,6 +97,22 @@ def check_fields(owner: object, allowed: str, *fields: str) -> None:
     for field in fields:
         value = getattr(owner, field)
         check(value is None or _is_in(value, allowed), field, value, allowed)
+
+
+class Ranged:
+    """Base of a dataclass: raises FieldError for a value outside of the range in the `Annotated` type of its field."""
+
+    def __post_init__(self) -> None:
+        cls: type = type(self)
+        for field, allowed in _ranges_of(cls).items():
+            check_fields(self, allowed, field)
+
+
+@functools.cache
+def _ranges_of(cls: type) -> dict[str, str]:
+    hints = typing.get_type_hints(cls, include_extras=True)
+    types = ((field, each) for field, hint in hints.items() for each in (hint, *typing.get_args(hint)))
+    return {field: each.__metadata__[0] for field, each in types if hasattr(each, "__metadata__")}
 
 
 def _is_in(value: float, allowed: str) -> bool:

@@ -7,9 +7,9 @@ Detection API's preprocessor. Colors are 0 to 255; areas and overlaps are shares
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from detloom.schemas.errors import check, check_fields
+from detloom.schemas.errors import Positive, PositiveInt, Ranged, Share, check, check_fields
 from detloom.schemas.model.color_augmentations import ColorAugmentation
 from detloom.schemas.model.crop_augmentations import (
     MAX_SCALE,
@@ -74,14 +74,11 @@ class RandomRotation90:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomAdjustBrightness:
+class RandomAdjustBrightness(Ranged):
     """Change the brightness: add the same random value to all pixels."""
 
-    max_delta: float = 0.2
+    max_delta: Share = 0.2
     """Largest absolute change, as a share of full white."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, "0 to 1", "max_delta")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,14 +98,11 @@ class RandomAdjustContrast(_RandomFactor):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomAdjustHue:
+class RandomAdjustHue(Ranged):
     """Rotate the hue by a random angle."""
 
-    max_delta: float = 0.02
+    max_delta: Annotated[float, "0 to 0.5"] = 0.02
     """Largest angle, as a share of the color circle."""
-
-    def __post_init__(self) -> None:
-        check(0 <= self.max_delta <= 0.5, "max_delta", self.max_delta, "0 to 0.5")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,19 +172,18 @@ class RandomImageScale:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomDownscaleToTargetPixels:
+class RandomDownscaleToTargetPixels(Ranged):
     """Scale an image down to a random number of pixels, unless it has fewer."""
 
-    min_target_pixels: int = 300_000
+    min_target_pixels: PositiveInt = 300_000
     """Smallest number of pixels."""
     max_target_pixels: int = 800_000
     """Upper bound (exclusive) of the number of pixels."""
-    random_coef: float = 0.0
+    random_coef: Share = 0.0
     """Probability of leaving the image unchanged."""
 
     def __post_init__(self) -> None:
-        check_fields(self, "0 to 1", "random_coef")
-        check_fields(self, "1 or more", "min_target_pixels")
+        super().__post_init__()
         check(
             self.min_target_pixels < self.max_target_pixels,
             "min_target_pixels",
@@ -202,31 +195,25 @@ class RandomDownscaleToTargetPixels:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomJitterBoxes:
+class RandomJitterBoxes(Ranged):
     """Move the edges of boxes randomly, like imprecise labels. Masks and keypoints do not change."""
 
-    ratio: float = 0.05
+    ratio: Share = 0.05
     """Largest change of a side, as a share of the side."""
     jitter_mode: JitterMode = "DEFAULT"
     """`DEFAULT` moves each edge independently; `EXPAND` and `SHRINK` move it in one direction only. `..._SYMMETRIC`
     moves opposite edges equally, so that the center does not move; `..._SYMMETRIC_XY` also uses the same factor for
     height and width."""
 
-    def __post_init__(self) -> None:
-        check_fields(self, "0 to 1", "ratio")
-
 
 @dataclass(frozen=True, kw_only=True)
-class RandomSelfConcatImage:
+class RandomSelfConcatImage(Ranged):
     """Append a copy of the image below it, beside it, or both."""
 
-    concat_vertical_probability: float = 0.1
+    concat_vertical_probability: Share = 0.1
     """Probability of a copy below."""
-    concat_horizontal_probability: float = 0.1
+    concat_horizontal_probability: Share = 0.1
     """Probability of a copy beside."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, "0 to 1", "concat_vertical_probability", "concat_horizontal_probability")
 
 
 # --- policies ---------------------------------------------------------------------------------------------------------
@@ -244,17 +231,13 @@ class AutoAugmentImage:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandAugment:
+class RandAugment(Ranged):
     """Apply a few random operations, all with the same magnitude."""
 
-    num_layers: int = 1
+    num_layers: Annotated[int, "1 to 32"] = 1
     """Number of operations, applied in sequence."""
-    magnitude: float = 15.0
+    magnitude: Annotated[float, "0 to 30"] = 15.0
     """Magnitude of the operations; the learned policies use at most 10."""
-
-    def __post_init__(self) -> None:
-        check(1 <= self.num_layers <= 32, "num_layers", self.num_layers, "1 to 32")
-        check(0 <= self.magnitude <= 30, "magnitude", self.magnitude, "0 to 30")
 
 
 PolicyAugmentation = AutoAugmentImage | RandAugment
@@ -288,20 +271,16 @@ class Mosaic:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MixUp:
+class MixUp(Ranged):
     """Blend two images and keep the boxes of both (arXiv:1902.04103, 3.1).
 
     The weight of an image is drawn from a beta distribution; boxes are weighted in the loss like their image.
     """
 
-    probability: float = 1.0
+    probability: Share = 1.0
     """Probability of the augmentation."""
-    alpha: float = 1.5
+    alpha: Positive = 1.5
     """Both parameters of the beta distribution; larger values give more equal weights."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, "0 to 1", "probability")
-        check_fields(self, "above 0", "alpha")
 
 
 Mixing = Mosaic | MixUp

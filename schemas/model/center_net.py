@@ -7,10 +7,10 @@ Names and defaults are those of the Object Detection API's `pipeline.config`, as
 
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from detloom.schemas.contracts.keypoint_sigmas import COCO_SIGMAS
-from detloom.schemas.errors import check, check_fields
+from detloom.schemas.errors import NotNegative, Positive, Ranged, check, check_fields
 from detloom.schemas.model.deepmac import DeepMac
 from detloom.schemas.model.export_and_quantization import Export, refuse_export
 from detloom.schemas.model.losses import ClassificationLoss, LocalizationLoss, PenaltyReducedFocal, WeightedL1
@@ -124,30 +124,27 @@ class ObjectDetection:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ObjectCenterParams:
+class ObjectCenterParams(Ranged):
     """Heatmap of the object centers."""
 
     classification_loss: ClassificationLoss
     """Loss of every cell and class of the heatmap."""
-    object_center_loss_weight: float = 1.0
+    object_center_loss_weight: NotNegative = 1.0
     """Factor of the classification loss."""
     heatmap_bias_init: float = -2.19
     """Initial bias of the heatmap's last convolution: log(p / (1 - p)) for an initial probability p."""
-    min_box_overlap_iou: float = 0.7
+    min_box_overlap_iou: Annotated[float, "between 0 and 1"] = 0.7
     """IoU that sets the radius of reduced penalty: cells around a center are penalized less if a box of the object's
     size around them overlaps the object at least this much."""
-    max_box_predictions: int = 100
+    max_box_predictions: Annotated[int, "1 to 10000"] = 100
     """Largest number of peaks per image that become detections."""
-    peak_max_pool_kernel_size: int = 3
+    peak_max_pool_kernel_size: Annotated[int, "1 to 1000"] = 3
     """Side, in cells, of the window in which a peak must be the maximum of its class; 1 makes every cell a peak."""
     center_head_params: PredictionHeadParams = _ONE_LAYER
     """Head for the heatmap."""
 
     def __post_init__(self) -> None:
-        check_fields(self, "0 or more", "object_center_loss_weight")
-        check_fields(self, "between 0 and 1", "min_box_overlap_iou")
-        check_fields(self, "1 to 10000", "max_box_predictions")
-        check_fields(self, "1 to 1000", "peak_max_pool_kernel_size")
+        super().__post_init__()
         _check_penalty_reduced(self.classification_loss)
 
 
@@ -180,7 +177,7 @@ class KeypointLoss:
 
 
 @dataclass(frozen=True, kw_only=True)
-class KeypointEstimation:
+class KeypointEstimation(Ranged):
     """Keypoints of the objects of one class (arXiv:1904.07850, section 4.2).
 
     An object's center predicts where its keypoints are. Each is moved to the nearest peak of a heatmap of its kind, if
@@ -196,29 +193,29 @@ class KeypointEstimation:
     keypoint_label_to_std: tuple[KeypointStd, ...]
     """The keypoints, in the order of the data. COCO's 17 keypoints of a person are taken in COCO's order, however they
     are written."""
-    task_loss_weight: float = 1.0
+    task_loss_weight: NotNegative = 1.0
     """Factor of all losses of the keypoints."""
-    keypoint_regression_loss_weight: float = 1.0
+    keypoint_regression_loss_weight: NotNegative = 1.0
     """Factor of the loss of the regression from the object's center."""
-    keypoint_heatmap_loss_weight: float = 1.0
+    keypoint_heatmap_loss_weight: NotNegative = 1.0
     """Factor of the loss of the heatmap."""
-    keypoint_offset_loss_weight: float = 1.0
+    keypoint_offset_loss_weight: NotNegative = 1.0
     """Factor of the loss of the offsets from the cells of the heatmap."""
     heatmap_bias_init: float = -2.19
     """Initial bias of the heatmap's last convolution: log(p / (1 - p)) for an initial probability p."""
-    keypoint_candidate_score_threshold: float = 0.1
+    keypoint_candidate_score_threshold: Annotated[float, "between 0 and 1"] = 0.1
     """Smallest score of a peak of the heatmap."""
-    num_candidates_per_keypoint: int = 100
+    num_candidates_per_keypoint: Annotated[int, "1 to 10000"] = 100
     """Largest number of peaks of each kind of keypoint per image."""
-    peak_max_pool_kernel_size: int = 3
+    peak_max_pool_kernel_size: Annotated[int, "1 to 1000"] = 3
     """Side, in cells, of the window in which a peak must be the maximum of its kind; 1 makes every cell a peak."""
-    unmatched_keypoint_score: float = 0.1
+    unmatched_keypoint_score: Annotated[float, "between 0 and 1"] = 0.1
     """Score of a keypoint that no peak confirms."""
-    box_scale: float = 1.2
+    box_scale: Positive = 1.2
     """Factor of the sides of an object's box in which its peaks are searched."""
-    candidate_search_scale: float = 0.3
+    candidate_search_scale: Positive = 0.3
     """Largest distance of a peak from the regression, as a multiple of the longer side of the scaled box."""
-    offset_peak_radius: int = 0
+    offset_peak_radius: Annotated[int, f"0 to {_MAX_PEAK_RADIUS}"] = 0
     """Radius, in cells, around a keypoint and around an object's center in which offsets and regression are trained."""
     per_keypoint_offset: bool = False
     """Predict offsets for each kind of keypoint; otherwise all share one pair of channels."""
@@ -240,20 +237,13 @@ class KeypointEstimation:
         return self.keypoint_label_to_std
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         is_name = re.fullmatch(r"\w+", self.task_name, re.ASCII) is not None
         check(is_name, "task_name", self.task_name or "nothing", "letters, digits and underscores, such as human_pose")
         check(bool(self.keypoint_class_name), "keypoint_class_name", "nothing", "the name of a class")
         names = [point.name for point in self.keypoint_label_to_std]
         check(bool(names), "keypoint_label_to_std", "nothing", "at least one keypoint")
         check(len(set(names)) == len(names), "keypoint_label_to_std", names, "each keypoint once")
-        weights = ("heatmap", "offset", "regression")
-        check_fields(self, "0 or more", "task_loss_weight", *(f"keypoint_{name}_loss_weight" for name in weights))
-        check_fields(self, "between 0 and 1", "keypoint_candidate_score_threshold", "unmatched_keypoint_score")
-        check_fields(self, "1 to 10000", "num_candidates_per_keypoint")
-        check_fields(self, "1 to 1000", "peak_max_pool_kernel_size")
-        check_fields(self, "above 0", "box_scale", "candidate_search_scale")
-        radius = self.offset_peak_radius
-        check(0 <= radius <= _MAX_PEAK_RADIUS, "offset_peak_radius", radius, f"0 to {_MAX_PEAK_RADIUS}")
 
 
 def _check_l1(loss: LocalizationLoss) -> None:

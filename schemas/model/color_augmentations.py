@@ -5,9 +5,9 @@ Names and defaults are those of the Object Detection API's preprocessor, if it h
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from detloom.schemas.errors import check, check_fields
+from detloom.schemas.errors import NotNegative, Ranged, Share, check, check_fields
 from detloom.schemas.model.network import MAX_IMAGE_SIDE
 
 
@@ -20,14 +20,11 @@ class RandomDistortColor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomRgbToGray:
+class RandomRgbToGray(Ranged):
     """Convert the image to gray; it keeps three channels."""
 
-    probability: float = 0.1
+    probability: Share = 0.1
     """Probability of the conversion."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, "0 to 1", "probability")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,16 +41,13 @@ class RandomPixelValueScale:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdjustGamma:
+class AdjustGamma(Ranged):
     """Gamma correction of the colors, as shares of full white. It is not random."""
 
-    gamma: float = 1.0
+    gamma: NotNegative = 1.0
     """Exponent; values above 1 darken the image."""
-    gain: float = 1.0
+    gain: NotNegative = 1.0
     """Factor of the result."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, "0 or more", "gamma", "gain")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,14 +69,14 @@ class RandomJpegQuality:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomPatchGaussian:
+class RandomPatchGaussian(Ranged):
     """Add Gaussian noise to a square patch, before the image is resized (arXiv:1906.02611)."""
 
-    random_coef: float = 0.0
+    random_coef: Share = 0.0
     """Probability of leaving the image unchanged."""
     min_patch_size: int = 1
     """Smallest side of the patch in pixels."""
-    max_patch_size: int = 250
+    max_patch_size: Annotated[int, f"0 to {MAX_IMAGE_SIDE}"] = 250
     """Upper bound (exclusive) of the side in pixels."""
     min_gaussian_stddev: float = 0.0
     """Smallest standard deviation of the noise, as a share of full white."""
@@ -90,60 +84,50 @@ class RandomPatchGaussian:
     """Largest standard deviation of the noise, as a share of full white."""
 
     def __post_init__(self) -> None:
-        check_fields(self, "0 to 1", "random_coef")
+        super().__post_init__()
         sizes, deviations = (
             (self.min_patch_size, self.max_patch_size),
             (self.min_gaussian_stddev, self.max_gaussian_stddev),
         )
         check(1 <= sizes[0] < sizes[1], "min_patch_size", sizes[0], "1 or more, less than max_patch_size")
-        check_fields(self, f"0 to {MAX_IMAGE_SIDE}", "max_patch_size")
         check(0 <= deviations[0] <= deviations[1], "min_gaussian_stddev", deviations[0], "0 to max_gaussian_stddev")
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomBlackPatches:
+class RandomBlackPatches(Ranged):
     """Paint small black squares."""
 
-    max_black_patches: int = 10
+    max_black_patches: Annotated[int, "0 to 1000"] = 10
     """Largest number of squares."""
-    probability: float = 0.5
+    probability: Share = 0.5
     """Probability of each square."""
-    size_to_image_ratio: float = 0.1
+    size_to_image_ratio: Share = 0.1
     """Side of a square, as a share of the image's shorter side."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, "0 to 1000", "max_black_patches")
-        check_fields(self, "0 to 1", "probability", "size_to_image_ratio")
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomCutout:
+class RandomCutout(Ranged):
     """Paint gray squares at random positions (arXiv:1708.04552)."""
 
-    probability: float = 0.5
+    probability: Share = 0.5
     """Probability of the augmentation."""
-    num_holes: int = 1
+    num_holes: Annotated[int, "1 to 1000"] = 1
     """Number of squares; they may overlap and extend beyond the image."""
-    size_to_image_ratio: float = 0.25
+    size_to_image_ratio: Share = 0.25
     """Side of a square, as a share of the image's shorter side."""
-    fill: float = 128.0
+    fill: Annotated[float, "0 to 255"] = 128.0
     """Gray value, 0 to 255."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, "0 to 1", "probability", "size_to_image_ratio")
-        check_fields(self, "1 to 1000", "num_holes")
-        check(0 <= self.fill <= 255, "fill", self.fill, "0 to 255")
 
 
 @dataclass(frozen=True, kw_only=True)
-class GridMask:
+class GridMask(Ranged):
     """Paint the squares of a rotated grid black (arXiv:2001.04086)."""
 
-    probability: float = 0.5
+    probability: Share = 0.5
     """Probability of the augmentation."""
-    ratio: float = 0.6
+    ratio: Share = 0.6
     """Share of the grid's period between two squares, which stays visible."""
-    rotate: float = 10.0
+    rotate: NotNegative = 10.0
     """Largest rotation of the grid in either direction, in degrees."""
     min_period: float = 0.3
     """Smallest period of the grid, as a share of the image's shorter side."""
@@ -151,8 +135,7 @@ class GridMask:
     """Largest period of the grid, as a share of the image's shorter side."""
 
     def __post_init__(self) -> None:
-        check_fields(self, "0 to 1", "probability", "ratio")
-        check_fields(self, "0 or more", "rotate")
+        super().__post_init__()
         check(0 < self.min_period <= self.max_period, "min_period", self.min_period, "above 0, at most max_period")
 
 

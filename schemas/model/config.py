@@ -8,10 +8,21 @@ a `pipeline.config` of the Object Detection API (`pipeline_config.py`) or a run 
 import hashlib
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from detloom.schemas.contracts.metric_names import check_metric
-from detloom.schemas.errors import FieldError, InputError, check, check_fields
+from detloom.schemas.errors import (
+    FieldError,
+    InputError,
+    NotNegative,
+    NotNegativeInt,
+    Positive,
+    PositiveInt,
+    Ranged,
+    Share,
+    check,
+    check_fields,
+)
 from detloom.schemas.model.augmentations import Augmentation
 from detloom.schemas.model.center_net import CenterNet
 from detloom.schemas.model.checkpoint_address import is_web_address, parse_archive_address
@@ -30,7 +41,7 @@ PLACEHOLDER = "PATH_TO_BE_CONFIGURED"  # placeholder for the user's paths in the
 
 
 @dataclass(frozen=True, kw_only=True)
-class NonFinite:
+class NonFinite(Ranged):
     """Reaction to a loss or a gradient that is NaN or infinite.
 
     The update of that step is never applied, and the run restores its last good checkpoint.
@@ -39,75 +50,67 @@ class NonFinite:
     action: Literal["skip_batch", "lower_rate", "stop"] = "skip_batch"
     """`skip_batch` continues without the batch, `lower_rate` continues with a lower learning rate, `stop` ends the run
     with an error."""
-    rate_factor: float = 0.5
+    rate_factor: Annotated[float, "between 0 and 1"] = 0.5
     """Factor of the learning rate at each occurrence, with `lower_rate`."""
-    max_times: int = 5
+    max_times: NotNegativeInt = 5
     """Number of occurrences after which the next one ends the run with an error."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, "between 0 and 1", "rate_factor")
-        check_fields(self, "0 or more", "max_times")
 
 
 @dataclass(frozen=True, kw_only=True)
-class EarlyStopping:
+class EarlyStopping(Ranged):
     """Stop when a metric of the eval split no longer improves."""
 
     metric: str = "AP"
     """A COCO metric (`AP`, `AP50`, ...; `mask_AP`, `keypoint_AP`, ...), the AP of a class as `AP/<class name>`, or
     `loss` (lower is better)."""
-    patience: int = 5
+    patience: PositiveInt = 5
     """Number of evaluations without improvement after which training stops."""
-    min_delta: float = 0.0
+    min_delta: NotNegative = 0.0
     """Smallest change that counts as an improvement."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_metric("metric", self.metric)
-        check_fields(self, "1 or more", "patience")
-        check_fields(self, "0 or more", "min_delta")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Monitoring:
+class Monitoring(Ranged):
     """Data recorded during training, in addition to losses, learning rate and speed."""
 
     gradient_norms: bool = False
     """Record the norm of each variable's gradient."""
     histograms: bool = False
     """Record histograms of the weights at each evaluation."""
-    num_images: int = 4
+    num_images: NotNegativeInt = 4
     """Number of augmented input images to show at the start, and of images with ground truth and detections to show at
     each evaluation."""
-    profile_first_step: int = 0
+    profile_first_step: NotNegativeInt = 0
     """First step recorded by TensorFlow's profiler."""
-    profile_num_steps: int = 0
+    profile_num_steps: NotNegativeInt = 0
     """Number of steps recorded by the profiler; 0 turns it off."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, "0 or more", "num_images", "profile_first_step", "profile_num_steps")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Train:
+class Train(Ranged):
     """Training of the detector."""
 
-    num_steps: int
+    num_steps: PositiveInt
     """Total number of training steps; one step covers all replicas."""
     optimizer: Optimizer
     """Optimizer and learning rate."""
-    batch_size: int = 32
+    batch_size: PositiveInt = 32
     """Number of images per step, over all replicas."""
-    gradient_accumulation_steps: int = 1
+    gradient_accumulation_steps: PositiveInt = 1
     """Number of parts into which a replica splits its images of a step; they are processed in sequence to save
     memory."""
-    learning_rate_batch_size: int | None = None
+    learning_rate_batch_size: PositiveInt | None = None
     """Batch size for which the learning rate was written, if it differs from `batch_size`; a warning then suggests the
     scaled rate."""
     scale_learning_rate: bool = False
     """Scale the rate from `learning_rate_batch_size` to `batch_size` instead of warning."""
     augmentations: tuple[Augmentation, ...] = ()
     """Augmentations of training images, in order."""
-    last_steps_without_mixing: int = 0
+    last_steps_without_mixing: NotNegativeInt = 0
     """Number of final steps without `Mosaic` and `MixUp`."""
     gradient_clipping: GradientClipping | None = None
     """Clipping of the gradients; null turns it off."""
@@ -131,30 +134,30 @@ class Train:
     """Regular expressions; do not restore variables whose path contains a match."""
     fine_tune_skip_mismatch: bool = False
     """Do not restore variables whose stored shape differs, instead of rejecting the checkpoint."""
-    fine_tune_min_restored_share: float = 0.9
+    fine_tune_min_restored_share: Share = 0.9
     """Smallest share of each part's parameters that the checkpoint must contain; otherwise it is rejected."""
     update_trainable_variables: tuple[str, ...] = ()
     """Regular expressions; train only variables whose name contains a match. Empty trains all."""
     freeze_variables: tuple[str, ...] = ()
     """Regular expressions; do not train variables whose name contains a match."""
-    bias_grad_multiplier: float = 1.0
+    bias_grad_multiplier: NotNegative = 1.0
     """Factor of the gradients of biases."""
     precision: Precision = "float32"
     """Number format of the network's computations; weights, losses and updates are always float32. float16 scales the
     loss. `bfloat16_on_tpu` is the reference's `use_bfloat16`: bfloat16 on a TPU, float32 on other devices."""
     nonfinite: NonFinite = NonFinite()
     """Reaction to NaN and infinity."""
-    checkpoint_every_n: int = 1000
+    checkpoint_every_n: PositiveInt = 1000
     """Number of steps between two checkpoints; each evaluation writes one too, and so do ten minutes without any."""
-    max_to_keep: int = 3
+    max_to_keep: PositiveInt = 3
     """Number of newest checkpoints to keep."""
-    keep_checkpoint_every_n_hours: float = 10_000.0
+    keep_checkpoint_every_n_hours: Positive = 10_000.0
     """Keep one checkpoint permanently for each period of this length."""
     early_stopping: EarlyStopping | None = None
     """Condition for stopping before `num_steps`; null never stops early."""
     monitoring: Monitoring = Monitoring()
     """Data recorded during training."""
-    steps_per_call: int = 20
+    steps_per_call: PositiveInt = 20
     """Number of steps per call from the host; more reduce the overhead of the host."""
     jit_compile: Literal["auto", True, False] = "auto"
     """Compile each step with XLA. `auto` compiles on TPUs only, where it is always done: on a CPU, steps take longer
@@ -167,15 +170,10 @@ class Train:
     """Run eagerly and deterministically: slow, but errors name the line of code."""
 
     def __post_init__(self) -> None:
-        check_fields(self, "1 or more", "num_steps", "batch_size", "learning_rate_batch_size", "steps_per_call")
-        check_fields(self, "1 or more", "gradient_accumulation_steps", "checkpoint_every_n", "max_to_keep")
-        check_fields(self, "0 or more", "last_steps_without_mixing")
+        super().__post_init__()
         parts = self.gradient_accumulation_steps
         divides = self.batch_size % parts == 0
         check(divides, "gradient_accumulation_steps", parts, f"a divisor of batch_size ({self.batch_size})")
-        check_fields(self, "above 0", "keep_checkpoint_every_n_hours")
-        check_fields(self, "0 to 1", "fine_tune_min_restored_share")
-        check_fields(self, "0 or more", "bias_grad_multiplier")
         for field in ("fine_tune_include", "fine_tune_exclude", "update_trainable_variables", "freeze_variables"):
             for pattern in getattr(self, field):
                 check(bool(pattern), field, "''", "a pattern that is not empty, because '' matches everything")
@@ -247,7 +245,7 @@ class Eval:
 
 
 @dataclass(frozen=True, kw_only=True)
-class InputReader:
+class InputReader(Ranged):
     """Reading of examples. In a pipeline, the paths come from the Examples artifact instead."""
 
     label_map_path: str = ""
@@ -256,39 +254,30 @@ class InputReader:
     """File patterns of TFRecord files."""
     shuffle: bool = True
     """Read in random order."""
-    num_readers: int = 64
+    num_readers: Annotated[int, "1 to 1024"] = 64
     """Number of training files that are read in turn; fewer if there are not as many."""
-    read_block_length: int = 1
+    read_block_length: PositiveInt = 1
     """Number of successive records of a training file that are read before the next file's turn."""
-    shuffle_buffer_size: int = 2048
+    shuffle_buffer_size: Annotated[int, "1 to 1000000"] = 2048
     """Number of encoded records in the shuffle buffer."""
-    shuffle_buffer_bytes: int = 512 * 2**20
+    shuffle_buffer_bytes: PositiveInt = 512 * 2**20
     """Memory limit of the shuffle buffer in bytes; the buffer holds fewer records if they would exceed it."""
-    num_epochs: int = 0
+    num_epochs: NotNegativeInt = 0
     """Number of passes over the data; 0 repeats without end."""
     image_type: Literal["uint8", "float32"] = "uint8"
     """Type of the training images on their way to the device, which normalizes them. uint8 rounds the augmented colors
     of 0 to 255 and transfers a quarter of the bytes."""
-    max_number_of_boxes: int = 100
+    max_number_of_boxes: Annotated[int, "1 to 10000"] = 100
     """Number of boxes to which the ground truth of an image is padded; of more boxes, the largest are kept."""
     unknown_classes: Literal["refuse", "drop"] = "refuse"
     """Reaction to a box whose class the label map lacks: `refuse` ends with an error, `drop` leaves it out, also in
     evaluation, as the Object Detection API does. The class is that of the text, without a text that of the id; with
     `refuse`, the id also counts where only the text is unknown."""
-    sample_1_of_n_examples: int = 1
+    sample_1_of_n_examples: PositiveInt = 1
     """Read only every n-th example."""
-    class_balance: float = 0.0
+    class_balance: Share = 0.0
     """Threshold t for repeating images of rare classes: an image whose rarest class occurs in a share f of the images
     is read sqrt(t / f) times, but at least once (arXiv:1908.03195, appendix). 0 reads every image once."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, "1 or more", "sample_1_of_n_examples", "read_block_length")
-        check_fields(self, "1 to 1024", "num_readers")  # each is an open file
-        check_fields(self, "1 to 1000000", "shuffle_buffer_size")  # memory for all places is reserved at once
-        check_fields(self, "1 to 10000", "max_number_of_boxes")
-        check_fields(self, "1 or more", "shuffle_buffer_bytes")
-        check_fields(self, "0 or more", "num_epochs")
-        check_fields(self, "0 to 1", "class_balance")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,8 +4,9 @@ Names and defaults are those of the Object Detection API's preprocessor. Areas a
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from detloom.schemas.errors import check, check_fields
+from detloom.schemas.errors import Positive, Ranged, Share, check, check_fields
 from detloom.schemas.model.network import MAX_IMAGE_SIDE
 
 MAX_SCALE = 16  # factor by which an augmentation may enlarge the sides of an image; its memory is the square of it
@@ -98,7 +99,7 @@ class SsdRandomCropFixedAspectRatioOperation(_Crop):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SsdRandomCropFixedAspectRatio:
+class SsdRandomCropFixedAspectRatio(Ranged):
     """Crop like `SsdRandomCrop`, with windows of one aspect ratio.
 
     An image without a random crop is cropped to the aspect ratio too.
@@ -106,11 +107,8 @@ class SsdRandomCropFixedAspectRatio:
 
     operations: tuple[SsdRandomCropFixedAspectRatioOperation, ...] = ()
     """Kinds of windows; empty uses the seven of the reference (coverage 0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)."""
-    aspect_ratio: float = 1.0
+    aspect_ratio: Positive = 1.0
     """Aspect ratio (width / height) of the result in pixels."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, "above 0", "aspect_ratio")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,38 +181,33 @@ class RandomCropPadImage(_Padding, _CropWithRatios):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomCropToAspectRatio:
+class RandomCropToAspectRatio(Ranged):
     """Crop to the largest window of an aspect ratio, at a random position."""
 
-    aspect_ratio: float = 1.0
+    aspect_ratio: Positive = 1.0
     """Aspect ratio (width / height) of the result in pixels."""
-    overlap_thresh: float = 0.3
+    overlap_thresh: Share = 0.3
     """Smallest share of a box inside the window for which the box is kept."""
     clip_boxes: bool = True
     """Clip boxes at the window's edge."""
 
-    def __post_init__(self) -> None:
-        check_fields(self, "above 0", "aspect_ratio")
-        check_fields(self, "0 to 1", "overlap_thresh")
-
 
 @dataclass(frozen=True, kw_only=True)
-class RandomSquareCropByScale:
+class RandomSquareCropByScale(Ranged):
     """Crop to a square around a random point; parts of the square outside the image are black (arXiv:1904.07850)."""
 
-    max_border: int = 128
+    max_border: Annotated[int, f"1 to {MAX_IMAGE_SIDE}"] = 128
     """Smallest distance in pixels between the square's center and the image's edges. For a small image it is halved
     until it is less than half of the side."""
     scale_min: float = 0.6
     """Smallest side of the square, relative to the image's longer side."""
     scale_max: float = 1.3
     """Largest side of the square, relative to the image's longer side."""
-    num_scales: int = 8
+    num_scales: Annotated[int, "1 to 1000"] = 8
     """Number of equally spaced scales to choose from."""
 
     def __post_init__(self) -> None:
-        check_fields(self, f"1 to {MAX_IMAGE_SIDE}", "max_border")
-        check_fields(self, "1 to 1000", "num_scales")
+        super().__post_init__()
         check(0 < self.scale_min <= self.scale_max, "scale_min", self.scale_min, "above 0, at most scale_max")
         check(self.scale_max <= MAX_SCALE, "scale_max", self.scale_max, f"at most {MAX_SCALE}")
 

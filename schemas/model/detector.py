@@ -5,8 +5,18 @@ meaning in both.
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from detloom.schemas.errors import check, check_fields
+from detloom.schemas.errors import (
+    NotNegative,
+    NotNegativeInt,
+    Positive,
+    PositiveInt,
+    Ranged,
+    Share,
+    check,
+    check_fields,
+)
 from detloom.schemas.model.export_and_quantization import Export, refuse_export
 from detloom.schemas.model.losses import Loss
 from detloom.schemas.model.network import BiFpn, BoxPredictor, ExtraFeatureLayers, FeatureExtractor, Fpn, ImageResizer
@@ -20,18 +30,18 @@ def _check_aspect_ratios(ratios: tuple[float, ...]) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MultiscaleAnchorGenerator:
+class MultiscaleAnchorGenerator(Ranged):
     """Anchors whose sides at level l are anchor_scale * 2**l * 2**(i / scales_per_octave) pixels."""
 
     aspect_ratios: tuple[float, ...]
     """Aspect ratios (width / height) of the anchors at each position."""
-    min_level: int = 3
+    min_level: Annotated[int, "0 to 9"] = 3
     """Finest level; must equal the neck's."""
     max_level: int = 7
     """Coarsest level; must equal the neck's."""
-    anchor_scale: float = 4.0
+    anchor_scale: Positive = 4.0
     """Side of a square anchor, in strides of its level."""
-    scales_per_octave: int = 2
+    scales_per_octave: Annotated[int, "1 to 8"] = 2
     """Number of anchor sizes at each position."""
     strides_from_feature_maps: bool = False
     """Use the image's side divided by that of the feature map instead of 2**l, like google/automl, so that the anchors
@@ -39,21 +49,19 @@ class MultiscaleAnchorGenerator:
     then starts the level at the image's edge."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _check_aspect_ratios(self.aspect_ratios)
-        check_fields(self, "above 0", "anchor_scale")
-        check(1 <= self.scales_per_octave <= 8, "scales_per_octave", self.scales_per_octave, "1 to 8")
-        check(0 <= self.min_level <= 9, "min_level", self.min_level, "0 to 9")
         check(self.min_level <= self.max_level <= 9, "max_level", self.max_level, f"{self.min_level} (min_level) to 9")
 
 
 @dataclass(frozen=True, kw_only=True)
-class SsdAnchorGenerator:
+class SsdAnchorGenerator(Ranged):
     """Anchors of plain SSD (arXiv:1512.02325, 2.2): one scale per feature map, and one in between for square
     anchors."""
 
     aspect_ratios: tuple[float, ...]
     """Aspect ratios (width / height) of the anchors at each position."""
-    num_layers: int = 6
+    num_layers: Annotated[int, "1 to 10"] = 6
     """Number of feature maps; must equal the neck's."""
     min_scale: float = 0.2
     """Scale of the anchors of the finest feature map, as a share of the image's side."""
@@ -63,9 +71,9 @@ class SsdAnchorGenerator:
     """One scale per feature map, instead of equal steps from `min_scale` to `max_scale`."""
     reduce_boxes_in_lowest_layer: bool = True
     """Use three anchors per position in the finest feature map, independent of `aspect_ratios`."""
-    base_anchor_height: float = 1.0
+    base_anchor_height: Positive = 1.0
     """Height multiplied by the scales, as a share of the image's shorter side."""
-    base_anchor_width: float = 1.0
+    base_anchor_width: Positive = 1.0
     """Width multiplied by the scales, as a share of the image's shorter side."""
     height_stride: tuple[int, ...] = ()
     """Vertical distance between anchors in pixels, one value per feature map; empty derives it from the map's size."""
@@ -78,15 +86,13 @@ class SsdAnchorGenerator:
     width_offset: tuple[int, ...] = ()
     """Distance of the first anchor's center from the image's left edge in pixels, one value per feature map; empty is
     half a stride."""
-    interpolated_scale_aspect_ratio: float = 1.0
+    interpolated_scale_aspect_ratio: NotNegative = 1.0
     """Aspect ratio of the anchor between two scales; 0 omits this anchor."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _check_aspect_ratios(self.aspect_ratios)
-        check(1 <= self.num_layers <= 10, "num_layers", self.num_layers, "1 to 10")
         check(0 < self.min_scale <= self.max_scale, "min_scale", self.min_scale, "above 0, at most max_scale")
-        check_fields(self, "above 0", "base_anchor_height", "base_anchor_width")
-        check_fields(self, "0 or more", "interpolated_scale_aspect_ratio")
         for field in ("scales", "height_stride", "width_stride", "height_offset", "width_offset"):
             values = getattr(self, field)
             check(len(values) in (0, self.num_layers), field, values, f"none, or num_layers ({self.num_layers})")
@@ -130,18 +136,15 @@ AnchorGenerator = MultiscaleAnchorGenerator | SsdAnchorGenerator | GridAnchorGen
 
 
 @dataclass(frozen=True, kw_only=True)
-class _BoxCoder:
-    y_scale: float = 10.0
+class _BoxCoder(Ranged):
+    y_scale: Positive = 10.0
     """Factor of vertical offsets."""
-    x_scale: float = 10.0
+    x_scale: Positive = 10.0
     """Factor of horizontal offsets."""
-    height_scale: float = 5.0
+    height_scale: Positive = 5.0
     """Factor of the logarithm of the height."""
-    width_scale: float = 5.0
+    width_scale: Positive = 5.0
     """Factor of the logarithm of the width."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, "above 0", "y_scale", "x_scale", "height_scale", "width_scale")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,12 +161,8 @@ class KeypointBoxCoder(_BoxCoder):
     Keypoint offsets are relative to the anchor's sides.
     """
 
-    num_keypoints: int = 0
+    num_keypoints: NotNegativeInt = 0
     """Number of keypoints per box."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_fields(self, "0 or more", "num_keypoints")
 
 
 BoxCoder = FasterRcnnBoxCoder | KeypointBoxCoder
@@ -202,7 +201,7 @@ _NECK = "feature_extractor.neck"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ssd:
+class Ssd(Ranged):
     """Single-shot detectors: SSD, RetinaNet, EfficientDet."""
 
     UNTAGGED = True  # `typed_dict.py`: older configurations, without a choice of detectors, stay valid
@@ -217,7 +216,7 @@ class Ssd:
     """Heads for boxes and classes."""
     loss: Loss
     """Losses of the training."""
-    num_classes: int | None = None
+    num_classes: PositiveInt | None = None
     """Number of classes; null uses the number in the label map. A number that differs from the label map is
     rejected."""
     box_coder: BoxCoder = FasterRcnnBoxCoder()
@@ -234,7 +233,7 @@ class Ssd:
     """Add a channel for background to the class outputs."""
     encode_background_as_zeros: bool = False
     """Set the target of background anchors to 0 in all channels, instead of 1 in the background channel."""
-    negative_class_weight: float = 1.0
+    negative_class_weight: Share = 1.0
     """Factor of the classification loss of background anchors."""
     freeze_batchnorm: bool = False
     """Normalize with the restored batch-norm statistics during training and do not update them; scales and offsets are
@@ -261,8 +260,7 @@ class Ssd:
                 refuse_export("tflite_outputs", "raw", "class-agnostic NMS is not evaluated on them; use detections")
 
     def __post_init__(self) -> None:
-        check_fields(self, "1 or more", "num_classes")
-        check_fields(self, "0 to 1", "negative_class_weight")
+        super().__post_init__()
         neck, anchors = self.feature_extractor.neck, self.anchor_generator
         field = "anchor_generator"
         if isinstance(neck, ExtraFeatureLayers):

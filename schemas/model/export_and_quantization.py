@@ -1,13 +1,13 @@
 """Formats of the exported model, and the calibration of int8."""
 
 from dataclasses import dataclass
-from typing import Literal, NoReturn
+from typing import Annotated, Literal, NoReturn
 
-from detloom.schemas.errors import FieldError, check, check_fields
+from detloom.schemas.errors import FieldError, PositiveInt, Ranged, check
 
 
 @dataclass(frozen=True, kw_only=True)
-class Export:
+class Export(Ranged):
     """Formats of the exported model. The SavedModel is always written; the formats below are optional."""
 
     box_units: Literal["relative", "pixels"] = "relative"
@@ -18,17 +18,16 @@ class Export:
     tflite_outputs: Literal["detections", "raw"] = "detections"
     """Outputs of a variant: `detections`, after TensorFlow Lite's NMS operation, or `raw`, all boxes and scores, if the
     caller runs NMS."""
-    tflite_max_detections: int = 100
+    tflite_max_detections: Annotated[int, "1 to 10000"] = 100
     """Largest number of detections of a variant."""
-    tflite_calibration_images: int = 100
+    tflite_calibration_images: PositiveInt = 100
     """Number of training images that calibrate the value ranges of int8."""
     onnx: bool = False
     """Write an ONNX file with all boxes and scores; needs the extra `onnx` (`docs/export.md`)."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check(len(set(self.tflite)) == len(self.tflite), "tflite", list(self.tflite), "no duplicates")
-        check_fields(self, "1 to 10000", "tflite_max_detections")
-        check_fields(self, "1 or more", "tflite_calibration_images")
 
 
 def refuse_export(field: str, got: object, why: str) -> NoReturn:

@@ -4,9 +4,9 @@ Names and defaults are those of the Object Detection API's `pipeline.config`, as
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from detloom.schemas.errors import check, check_fields
+from detloom.schemas.errors import NotNegative, PositiveInt, Ranged, Share, check
 from detloom.schemas.model.detector import GridAnchorGenerator, MultiscaleAnchorGenerator
 from detloom.schemas.model.export_and_quantization import Export, refuse_export
 from detloom.schemas.model.losses import (
@@ -62,7 +62,7 @@ class FasterRcnnFeatureExtractor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FasterRcnn:
+class FasterRcnn(Ranged):
     """Detectors with two stages."""
 
     image_resizer: ImageResizer
@@ -76,49 +76,49 @@ class FasterRcnn:
     """Settings of the first stage's convolutions; its activation is always ReLU6."""
     second_stage_box_predictor: MaskRcnnBoxPredictor
     """Heads of the second stage."""
-    initial_crop_size: int
+    initial_crop_size: PositiveInt
     """Side, in cells, to which the features of each proposal are resampled."""
-    maxpool_kernel_size: int
+    maxpool_kernel_size: PositiveInt
     """Kernel size of the max pooling after resampling."""
-    maxpool_stride: int
+    maxpool_stride: PositiveInt
     """Stride of the max pooling after resampling."""
-    num_classes: int | None = None
+    num_classes: PositiveInt | None = None
     """Number of classes; null uses the number in the label map. A number that differs from the label map is
     rejected."""
     number_of_stages: int = 2
     """1 has no second stage: the proposals are the detections, which needs a label map with one class. 3 predicts a
     mask of each detection (Mask R-CNN)."""
-    first_stage_atrous_rate: int = 1
+    first_stage_atrous_rate: PositiveInt = 1
     """Dilation of the first stage's convolution."""
-    first_stage_box_predictor_kernel_size: int = 3
+    first_stage_box_predictor_kernel_size: PositiveInt = 3
     """Kernel size of the first stage's convolution."""
     first_stage_box_predictor_depth: int = 512
     """Number of channels of the first stage's convolution."""
-    first_stage_minibatch_size: int = 256
+    first_stage_minibatch_size: PositiveInt = 256
     """Number of anchors per image that count in the losses of the first stage; they are drawn at random."""
-    first_stage_positive_balance_fraction: float = 0.5
+    first_stage_positive_balance_fraction: Share = 0.5
     """Largest share of foreground anchors among them."""
-    first_stage_nms_score_threshold: float = 0.0
+    first_stage_nms_score_threshold: Annotated[float, "0 up to 1"] = 0.0
     """Proposals with a lower score are dropped before suppression."""
-    first_stage_nms_iou_threshold: float = 0.7
+    first_stage_nms_iou_threshold: Share = 0.7
     """IoU at which the proposal with the lower score is suppressed."""
     first_stage_max_proposals: int = 300
     """Largest number of proposals per image."""
-    first_stage_localization_loss_weight: float = 1.0
+    first_stage_localization_loss_weight: NotNegative = 1.0
     """Factor of the first stage's localization loss."""
-    first_stage_objectness_loss_weight: float = 1.0
+    first_stage_objectness_loss_weight: NotNegative = 1.0
     """Factor of the first stage's classification loss."""
-    second_stage_batch_size: int = 64
+    second_stage_batch_size: PositiveInt = 64
     """Number of proposals per image that train the second stage; they are drawn at random."""
-    second_stage_balance_fraction: float = 0.25
+    second_stage_balance_fraction: Share = 0.25
     """Largest share of foreground proposals among them."""
     second_stage_post_processing: PostProcessing = PostProcessing()
     """Conversion of the second stage's outputs to detections."""
-    second_stage_localization_loss_weight: float = 1.0
+    second_stage_localization_loss_weight: NotNegative = 1.0
     """Factor of the second stage's localization loss."""
-    second_stage_classification_loss_weight: float = 1.0
+    second_stage_classification_loss_weight: NotNegative = 1.0
     """Factor of the second stage's classification loss."""
-    second_stage_mask_prediction_loss_weight: float = 1.0
+    second_stage_mask_prediction_loss_weight: NotNegative = 1.0
     """Factor of the loss of the masks."""
     second_stage_classification_loss: ClassificationLoss = WeightedSoftmax()
     """Loss of the class outputs, which have a channel for background."""
@@ -149,19 +149,9 @@ class FasterRcnn:
             refuse_export("onnx", True, "Faster R-CNN was never converted to ONNX; use the SavedModel")
 
     def __post_init__(self) -> None:
-        check_fields(self, "1 or more", "num_classes", "initial_crop_size", "maxpool_kernel_size", "maxpool_stride")
+        super().__post_init__()
         self._check_stages()
-        check_fields(self, "1 or more", "first_stage_atrous_rate", "first_stage_box_predictor_kernel_size")
-        check_fields(self, "1 or more", "first_stage_minibatch_size", "second_stage_batch_size")
         check_channels(self, "first_stage_box_predictor_depth", at_least=1)
-        check_fields(self, "0 to 1", "first_stage_positive_balance_fraction", "second_stage_balance_fraction")
-        check_fields(self, "0 up to 1", "first_stage_nms_score_threshold")
-        check_fields(self, "0 to 1", "first_stage_nms_iou_threshold")
-        check_fields(self, "0 or more", "first_stage_localization_loss_weight", "first_stage_objectness_loss_weight")
-        check_fields(
-            self, "0 or more", "second_stage_localization_loss_weight", "second_stage_classification_loss_weight"
-        )
-        check_fields(self, "0 or more", "second_stage_mask_prediction_loss_weight")
         most = self.first_stage_max_proposals
         check(1 <= most <= _MAX_PROPOSALS, "first_stage_max_proposals", most, f"1 to {_MAX_PROPOSALS}")
         if self.hard_example_miner is None:  # as in the reference

@@ -6,7 +6,7 @@ Names and defaults are those of the Object Detection API's `pipeline.config`, as
 from dataclasses import dataclass
 from typing import Literal
 
-from detloom.schemas.errors import check, check_fields
+from detloom.schemas.errors import NotNegative, NotNegativeInt, Positive, Ranged, Share, check, check_fields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,41 +15,31 @@ class WeightedSigmoid:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WeightedSoftmax:
+class WeightedSoftmax(Ranged):
     """Softmax cross-entropy for mutually exclusive classes."""
 
-    logit_scale: float = 1.0
+    logit_scale: Positive = 1.0
     """Divisor of the logits."""
 
-    def __post_init__(self) -> None:
-        check_fields(self, "above 0", "logit_scale")
-
 
 @dataclass(frozen=True, kw_only=True)
-class SigmoidFocal:
+class SigmoidFocal(Ranged):
     """Focal loss (arXiv:1708.02002, equation 5)."""
 
-    gamma: float = 2.0
+    gamma: NotNegative = 2.0
     """Focusing parameter: larger values reduce the weight of anchors that are classified correctly."""
-    alpha: float | None = None
+    alpha: Share | None = None
     """Weight of positives; negatives have the weight 1 - alpha. null gives both the weight 1."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, "0 or more", "gamma")
-        check_fields(self, "0 to 1", "alpha")
 
 
 @dataclass(frozen=True, kw_only=True)
-class PenaltyReducedFocal:
+class PenaltyReducedFocal(Ranged):
     """Focal loss for a heatmap of Gaussians (arXiv:1904.07850, equation 1); CenterNet only."""
 
-    alpha: float = 2.0
+    alpha: NotNegative = 2.0
     """Focusing parameter: larger values reduce the weight of cells that are classified correctly."""
-    beta: float = 4.0
+    beta: NotNegative = 4.0
     """Larger values reduce the weight of background cells near an object's center."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, "0 or more", "alpha", "beta")
 
 
 ClassificationLoss = WeightedSigmoid | WeightedSoftmax | SigmoidFocal | PenaltyReducedFocal
@@ -61,14 +51,11 @@ class WeightedL2:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WeightedSmoothL1:
+class WeightedSmoothL1(Ranged):
     """Huber loss of the offsets: quadratic up to `delta`, linear beyond."""
 
-    delta: float = 1.0
+    delta: Positive = 1.0
     """Error at which the loss becomes linear."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, "above 0", "delta")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,23 +82,19 @@ LocalizationLoss = WeightedL2 | WeightedSmoothL1 | WeightedL1 | WeightedIou | We
 
 
 @dataclass(frozen=True, kw_only=True)
-class HardExampleMiner:
+class HardExampleMiner(Ranged):
     """Train only on the anchors with the highest loss, after NMS among them (arXiv:1604.03540)."""
 
-    num_hard_examples: int = 64
+    num_hard_examples: NotNegativeInt = 64
     """Largest number of anchors per image; 0 sets no limit."""
-    iou_threshold: float = 0.7
+    iou_threshold: Share = 0.7
     """IoU above which the anchor with the lower loss is dropped."""
     loss_type: Literal["BOTH", "CLASSIFICATION", "LOCALIZATION"] = "BOTH"
     """Loss that ranks the anchors."""
-    max_negatives_per_positive: int = 0
+    max_negatives_per_positive: NotNegativeInt = 0
     """Largest number of background anchors per foreground anchor; 0 sets no limit."""
-    min_negatives_per_image: int = 0
+    min_negatives_per_image: NotNegativeInt = 0
     """Smallest number of background anchors per image."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, "0 or more", "num_hard_examples", "max_negatives_per_positive", "min_negatives_per_image")
-        check_fields(self, "0 to 1", "iou_threshold")
 
 
 @dataclass(frozen=True, kw_only=True)

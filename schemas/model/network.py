@@ -5,9 +5,9 @@ meaning in both. Lengths are pixels of the network's input unless a field's docu
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from detloom.schemas.errors import check, check_fields
+from detloom.schemas.errors import NotNegative, Positive, PositiveInt, Ranged, check
 
 MAX_IMAGE_SIDE = 8192  # a larger training image would not fit into the memory of any accelerator
 
@@ -72,92 +72,73 @@ ImageResizer = FixedShapeResizer | KeepAspectRatioResizer
 
 
 @dataclass(frozen=True, kw_only=True)
-class L1Regularizer:
+class L1Regularizer(Ranged):
     """L1 penalty: `weight` times the sum of absolute weights."""
 
-    weight: float = 1.0
+    weight: NotNegative = 1.0
     """Factor of the penalty."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, "0 or more", "weight")
 
 
 @dataclass(frozen=True, kw_only=True)
-class L2Regularizer:
+class L2Regularizer(Ranged):
     """L2 penalty: `weight` / 2 times the sum of squared weights."""
 
-    weight: float = 1.0
+    weight: NotNegative = 1.0
     """Factor of the penalty; it is halved as in the reference."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, "0 or more", "weight")
 
 
 Regularizer = L1Regularizer | L2Regularizer
 
 
 @dataclass(frozen=True, kw_only=True)
-class TruncatedNormalInitializer:
+class TruncatedNormalInitializer(Ranged):
     """Initial weights from a normal distribution, truncated at two standard deviations."""
 
     mean: float = 0.0
     """Mean of the weights."""
-    stddev: float = 1.0
+    stddev: NotNegative = 1.0
     """Standard deviation of the weights before truncation."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, "0 or more", "stddev")
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomNormalInitializer:
+class RandomNormalInitializer(Ranged):
     """Initial weights from a normal distribution."""
 
     mean: float = 0.0
     """Mean of the weights."""
-    stddev: float = 1.0
+    stddev: NotNegative = 1.0
     """Standard deviation of the weights."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, "0 or more", "stddev")
 
 
 @dataclass(frozen=True, kw_only=True)
-class VarianceScalingInitializer:
+class VarianceScalingInitializer(Ranged):
     """Initial weights with a variance of `factor` / fan (arXiv:1502.01852)."""
 
-    factor: float = 2.0
+    factor: Positive = 2.0
     """Variance times fan."""
     uniform: bool = False
     """Draw from a uniform instead of a truncated normal distribution."""
     mode: Literal["FAN_IN", "FAN_OUT", "FAN_AVG"] = "FAN_IN"
     """Fan: number of inputs, number of outputs, or their mean."""
 
-    def __post_init__(self) -> None:
-        check_fields(self, "above 0", "factor")
-
 
 Initializer = TruncatedNormalInitializer | RandomNormalInitializer | VarianceScalingInitializer
 
 
 @dataclass(frozen=True, kw_only=True)
-class BatchNorm:
+class BatchNorm(Ranged):
     """Batch normalization (arXiv:1502.03167)."""
 
-    decay: float = 0.999
+    decay: Annotated[float, "between 0 and 1"] = 0.999
     """Decay of the moving statistics per step; small data sets need less than 0.99."""
     center: bool = True
     """Learn an offset."""
     scale: bool = False
     """Learn a factor."""
-    epsilon: float = 0.001
+    epsilon: Positive = 0.001
     """Added to the variance to avoid division by zero."""
     synchronized: bool = False
     """Compute the statistics over the images of all replicas instead of each replica's own."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, "between 0 and 1", "decay")
-        check_fields(self, "above 0", "epsilon")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,14 +161,11 @@ class ConvHyperparams:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExtraFeatureLayers:
+class ExtraFeatureLayers(Ranged):
     """Neck of plain SSD (arXiv:1512.02325): stride-2 convolutions for coarser levels, without a top-down path."""
 
-    num_layers: int = 6
+    num_layers: Annotated[int, "1 to 10"] = 6
     """Total number of feature maps, including those of the backbone."""
-
-    def __post_init__(self) -> None:
-        check(1 <= self.num_layers <= 10, "num_layers", self.num_layers, "1 to 10")
 
 
 def _check_levels(min_level: int, max_level: int) -> None:
@@ -287,7 +265,7 @@ def _check_pair(backbone: str, neck: Neck) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FeatureExtractor:
+class FeatureExtractor(Ranged):
     """Backbone and neck, which compute feature maps of several strides from an image."""
 
     backbone: Backbone
@@ -296,11 +274,11 @@ class FeatureExtractor:
     """Layers that compute the detector's levels from the backbone's feature maps."""
     conv_hyperparams: ConvHyperparams
     """Settings of the neck's convolutions, and of the backbone's with `override_base_feature_extractor_hyperparams`."""
-    depth_multiplier: float = 1.0
+    depth_multiplier: Annotated[float, "0.1 to 2"] = 1.0
     """Factor of the backbone's channels (alpha of MobileNet), and with `Fpn` of the pyramid's channels."""
     min_depth: int = 16
     """Smallest number of channels of a layer after `depth_multiplier` is applied."""
-    pad_to_multiple: int = 1
+    pad_to_multiple: PositiveInt = 1
     """Pad the resized image until its sides are multiples of this number of pixels."""
     use_explicit_padding: bool = False
     """Pad symmetrically before stride-2 convolutions instead of using TensorFlow's 'SAME' padding."""
@@ -310,9 +288,8 @@ class FeatureExtractor:
     """Use `conv_hyperparams` for the backbone too."""
 
     def __post_init__(self) -> None:
-        check(0.1 <= self.depth_multiplier <= 2, "depth_multiplier", self.depth_multiplier, "0.1 to 2")
+        super().__post_init__()
         check_channels(self, "min_depth", at_least=1)
-        check_fields(self, "1 or more", "pad_to_multiple")
         _check_pair(self.backbone, self.neck)
         if self.backbone.startswith("efficientnet"):  # the reference rejects other values
             for field, only in (
@@ -328,26 +305,25 @@ class FeatureExtractor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _BoxPredictor:
+class _BoxPredictor(Ranged):
     conv_hyperparams: ConvHyperparams
     """Settings of the heads' convolutions."""
     num_layers_before_predictor: int = 0
     """Number of convolutions before the last one."""
-    kernel_size: int
+    kernel_size: PositiveInt
     """Kernel size."""
     class_prediction_bias_init: float = 0.0
     """Initial bias of the class outputs; -4.6 corresponds to a score of 0.01 (arXiv:1708.02002, 4.1)."""
     use_dropout: bool
     """Apply dropout before the last convolution during training."""
-    dropout_keep_probability: float = 0.8
+    dropout_keep_probability: Annotated[float, "0.001 to 1"] = 0.8
     """Share of activations that dropout keeps."""
     use_depthwise: bool = False
     """Use separable convolutions."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _check_repetitions(self, "num_layers_before_predictor", at_least=0)
-        check_fields(self, "1 or more", "kernel_size")
-        check_fields(self, "0.001 to 1", "dropout_keep_probability")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -390,7 +366,7 @@ class WeightSharedConvolutionalBoxPredictor(_BoxPredictor):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaskRcnnBoxPredictor:
+class MaskRcnnBoxPredictor(Ranged):
     """Heads of the second stage: one fully connected layer for the classes and one for the boxes.
 
     They see the mean of the features of a region. A third head predicts masks from the features themselves.
@@ -400,7 +376,7 @@ class MaskRcnnBoxPredictor:
     """Settings of both layers; the activation is not used."""
     use_dropout: bool = False
     """Apply dropout before both layers during training."""
-    dropout_keep_probability: float = 0.5
+    dropout_keep_probability: Annotated[float, "0.001 to 1"] = 0.5
     """Share of activations that dropout keeps."""
     share_box_across_classes: bool = False
     """Predict one box per region instead of one per class."""
@@ -408,11 +384,11 @@ class MaskRcnnBoxPredictor:
     """Add the head for masks (Mask R-CNN); needs `number_of_stages: 3`."""
     conv_hyperparams: ConvHyperparams | None = None
     """Settings of the convolutions of the mask head; required with `predict_instance_masks`, else not used."""
-    mask_height: int = 15
+    mask_height: PositiveInt = 15
     """Rows of a mask."""
-    mask_width: int = 15
+    mask_width: PositiveInt = 15
     """Columns of a mask."""
-    mask_prediction_num_conv_layers: int = 2
+    mask_prediction_num_conv_layers: PositiveInt = 2
     """Number of 3 x 3 convolutions of the mask head, with the last one, which has a channel per class."""
     mask_prediction_conv_depth: int = 256
     """Channels of these convolutions; 0 computes them from the channels of the features and the number of classes."""
@@ -423,8 +399,7 @@ class MaskRcnnBoxPredictor:
     region (bilinear) before the first."""
 
     def __post_init__(self) -> None:
-        check_fields(self, "0.001 to 1", "dropout_keep_probability")
-        check_fields(self, "1 or more", "mask_height", "mask_width", "mask_prediction_num_conv_layers")
+        super().__post_init__()
         for field in ("mask_height", "mask_width"):
             side = getattr(self, field)
             check(side <= _MAX_MASK_SIDE, field, side, f"at most {_MAX_MASK_SIDE}")

@@ -1,60 +1,49 @@
 """Optimizers, learning rate schedules, gradient clipping and moving averages. Steps are counted from 0."""
 
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Annotated, Any
 
-from detloom.schemas.errors import check, check_fields
+from detloom.schemas.errors import NotNegative, NotNegativeInt, Positive, PositiveInt, Ranged, check, check_fields
 
 # --- learning rates -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConstantLearningRate:
+class ConstantLearningRate(Ranged):
     """Constant learning rate."""
 
-    learning_rate: float = 0.002
+    learning_rate: Positive = 0.002
     """Learning rate."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, "above 0", "learning_rate")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExponentialDecayLearningRate:
+class ExponentialDecayLearningRate(Ranged):
     """Exponential decay: the rate is multiplied by `decay_factor` every `decay_steps` steps after the burn-in."""
 
-    initial_learning_rate: float = 0.002
+    initial_learning_rate: Positive = 0.002
     """Rate after the burn-in."""
-    decay_steps: int = 4_000_000
+    decay_steps: PositiveInt = 4_000_000
     """Number of steps between two decays."""
-    decay_factor: float = 0.95
+    decay_factor: Positive = 0.95
     """Factor of the rate at each decay."""
     staircase: bool = True
     """Decay in jumps; false decays a little at every step."""
-    burnin_learning_rate: float = 0.0
+    burnin_learning_rate: NotNegative = 0.0
     """Rate during the burn-in; 0 uses `initial_learning_rate`."""
-    burnin_steps: int = 0
+    burnin_steps: NotNegativeInt = 0
     """Number of steps of the burn-in."""
-    min_learning_rate: float = 0.0
+    min_learning_rate: NotNegative = 0.0
     """Lower limit of the rate."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, "above 0", "initial_learning_rate", "decay_factor")
-        check_fields(self, "1 or more", "decay_steps")
-        check_fields(self, "0 or more", "burnin_learning_rate", "burnin_steps", "min_learning_rate")
 
 
 @dataclass(frozen=True, kw_only=True)
-class LearningRateStep:
+class LearningRateStep(Ranged):
     """A learning rate and the first step at which it applies."""
 
-    step: int
+    step: NotNegativeInt
     """First step with this rate."""
-    learning_rate: float = 0.002
+    learning_rate: NotNegative = 0.002
     """Learning rate."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, "0 or more", "step", "learning_rate")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,24 +66,22 @@ class ManualStepLearningRate:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CosineDecayLearningRate:
+class CosineDecayLearningRate(Ranged):
     """Linear warm-up, an optional hold, then cosine decay to 0 at `total_steps` (arXiv:1608.03983)."""
 
-    learning_rate_base: float = 0.002
+    learning_rate_base: Positive = 0.002
     """Highest rate."""
-    total_steps: int = 4_000_000
+    total_steps: PositiveInt = 4_000_000
     """Step from which the rate is 0."""
     warmup_learning_rate: float = 0.0002
     """Rate at step 0."""
-    warmup_steps: int = 10_000
+    warmup_steps: NotNegativeInt = 10_000
     """Number of steps of the warm-up."""
-    hold_base_rate_steps: int = 0
+    hold_base_rate_steps: NotNegativeInt = 0
     """Number of steps at `learning_rate_base` before the decay."""
 
     def __post_init__(self) -> None:
-        check_fields(self, "above 0", "learning_rate_base")
-        check_fields(self, "1 or more", "total_steps")
-        check_fields(self, "0 or more", "warmup_steps", "hold_base_rate_steps")
+        super().__post_init__()
         rate, base = self.warmup_learning_rate, self.learning_rate_base
         allowed = f"0 to learning_rate_base ({base})"
         check(self.warmup_steps == 0 or 0 <= rate <= base, "warmup_learning_rate", rate, allowed, "learning_rate_base")
@@ -104,17 +91,13 @@ class CosineDecayLearningRate:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _EfficientDetRate:
-    learning_rate: float = 0.08
+class _EfficientDetRate(Ranged):
+    learning_rate: Positive = 0.08
     """Highest rate; EfficientDet uses 0.08 for every 64 images in the batch."""
-    warmup_learning_rate: float = 0.008
+    warmup_learning_rate: NotNegative = 0.008
     """Rate at step 0."""
-    warmup_steps: int = 0
+    warmup_steps: NotNegativeInt = 0
     """Number of steps of the warm-up."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, "above 0", "learning_rate")
-        check_fields(self, "0 or more", "warmup_learning_rate", "warmup_steps")
 
     def check_total_steps(self, total_steps: int) -> None:
         allowed = f"more than warmup_steps ({self.warmup_steps})"
@@ -155,13 +138,12 @@ class PolynomialLearningRate(_EfficientDetRate):
 
     total_steps: int
     """Step at which the rate is 0."""
-    power: float = 0.9
+    power: Positive = 0.9
     """Exponent of the decay; 1 is linear."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_total_steps(self.total_steps)
-        check_fields(self, "above 0", "power")
 
 
 LearningRate = (
@@ -209,65 +191,51 @@ def rate_fields(rate: LearningRate) -> list[str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MomentumOptimizer:
+class MomentumOptimizer(Ranged):
     """Stochastic gradient descent with momentum."""
 
     learning_rate: LearningRate
     """Learning rate schedule."""
-    momentum: float = 0.9
+    momentum: Annotated[float, "0 up to 1"] = 0.9
     """Decay of the accumulated update per step; 0 is plain gradient descent."""
     nesterov: bool = False
     """Use Nesterov momentum."""
 
-    def __post_init__(self) -> None:
-        check_fields(self, "0 up to 1", "momentum")
-
 
 @dataclass(frozen=True, kw_only=True)
-class RmsPropOptimizer:
+class RmsPropOptimizer(Ranged):
     """RMSProp: gradients are divided by the root of their mean square."""
 
     learning_rate: LearningRate
     """Learning rate schedule."""
-    momentum: float = 0.9
+    momentum: Annotated[float, "0 up to 1"] = 0.9
     """Decay of the accumulated update per step."""
-    decay: float = 0.9
+    decay: Annotated[float, "0 up to 1"] = 0.9
     """Decay of the mean square per step."""
-    epsilon: float = 1.0
+    epsilon: Positive = 1.0
     """Added to the mean square to avoid division by zero."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, "0 up to 1", "momentum", "decay")
-        check_fields(self, "above 0", "epsilon")
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdamOptimizer:
+class AdamOptimizer(Ranged):
     """Adam (arXiv:1412.6980)."""
 
     learning_rate: LearningRate
     """Learning rate schedule."""
-    epsilon: float = 1e-8
+    epsilon: Positive = 1e-8
     """Added to the root of the mean square to avoid division by zero."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, "above 0", "epsilon")
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdamWOptimizer:
+class AdamWOptimizer(Ranged):
     """Adam with decoupled weight decay (arXiv:1711.05101); biases and batch-norm variables are not decayed."""
 
     learning_rate: LearningRate
     """Learning rate schedule."""
-    weight_decay: float = 1e-4
+    weight_decay: NotNegative = 1e-4
     """Weight decay: each step subtracts this share of a weight, times the learning rate."""
-    epsilon: float = 1e-7
+    epsilon: Positive = 1e-7
     """Added to the root of the mean square to avoid division by zero."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, "0 or more", "weight_decay")
-        check_fields(self, "above 0", "epsilon")
 
 
 Optimizer = MomentumOptimizer | RmsPropOptimizer | AdamOptimizer | AdamWOptimizer
@@ -276,40 +244,31 @@ Optimizer = MomentumOptimizer | RmsPropOptimizer | AdamOptimizer | AdamWOptimize
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClipByGlobalNorm:
+class ClipByGlobalNorm(Ranged):
     """Scale down all gradients together if their global norm is larger than `norm`."""
 
-    norm: float
+    norm: Positive
     """Largest global norm."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, "above 0", "norm")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClipEachThenGlobalNorm:
+class ClipEachThenGlobalNorm(Ranged):
     """Clip each gradient by its own norm, then all by their global norm, as in google/automl's EfficientDet."""
 
-    norm: float
+    norm: Positive
     """Largest norm of each gradient, and of all gradients together."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, "above 0", "norm")
 
 
 GradientClipping = ClipByGlobalNorm | ClipEachThenGlobalNorm
 
 
 @dataclass(frozen=True, kw_only=True)
-class MovingAverage:
+class MovingAverage(Ranged):
     """Exponential moving average of the weights."""
 
-    decay: float = 0.9999
+    decay: Annotated[float, "between 0 and 1"] = 0.9999
     """Decay of the average per step."""
     dynamic: bool = True
     """Limit the decay at step t to (1 + t) / (10 + t), so that the average follows early training."""
     statistics: bool = False
     """Average the means and variances of batch norm too, as google/automl does; the Object Detection API does not."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, "between 0 and 1", "decay")

@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Literal
 
-from detloom.schemas.errors import FieldError, check, check_fields
+from detloom.schemas.errors import FieldError, PositiveInt, Ranged, Share, check, check_fields
 
 MAX_PIXELS = 100_000_000  # of an image that is decoded, unless the data allow more
 # Bits in which the hashes of near-duplicates differ. Measured on the blood cell photographs of BCCD: for 100 of them,
@@ -95,7 +95,7 @@ class SplitByRatio(RatioSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class IngestSettings:
+class IngestSettings(Ranged):
     """Settings for reading and checking labelled images, and for what is kept of them.
 
     The only declaration of these settings: the run file, DetectionExampleGen, `detloom ingest` and the component for
@@ -124,29 +124,28 @@ class IngestSettings:
     """Handling of a JPEG with an EXIF rotation: rotate it upright, or quarantine it."""
     decode_images: bool = False
     """Decode every image completely, to find damage that is not visible in headers."""
-    max_pixels: int = MAX_PIXELS
+    max_pixels: PositiveInt = MAX_PIXELS
     """Largest number of pixels of an image; larger images are quarantined."""
-    max_image_bytes: int = 67_108_864
+    max_image_bytes: PositiveInt = 67_108_864
     """Largest size of an image file in bytes; larger files are quarantined."""
-    max_boxes: int = 10_000
+    max_boxes: PositiveInt = 10_000
     """Largest number of boxes of an image; images with more are quarantined."""
-    max_reject_fraction: float = 0.05
+    max_reject_fraction: Share = 0.05
     """Largest share of quarantined records, and of rejected boxes; with more, ingestion fails."""
-    max_unlisted_fraction: float = 0.5
+    max_unlisted_fraction: Share = 0.5
     """Largest share of images without a label, if others have one: without a label file, or not in the annotations.
     They are counted and named; with more, ingestion fails, because labels may be missing."""
     allow_no_objects: bool = False
     """Accept labelled data without any object, such as a span of images of an empty road."""
     fractional_boxes: bool = False
     """Read boxes and keypoints as fractions of the image's size, in formats that have pixels; masks stay in pixels."""
-    shard_max_bytes: int = 134_217_728
+    shard_max_bytes: PositiveInt = 134_217_728
     """Approximate size of the images in one shard file, in bytes."""
     gzip: bool = False
     """Compress the shards; encoded images do not get smaller."""
 
     def __post_init__(self) -> None:
-        check_fields(self, "0 to 1", "max_reject_fraction", "max_unlisted_fraction")
-        check_fields(self, "1 or more", "max_pixels", "max_image_bytes", "max_boxes", "shard_max_bytes")
+        super().__post_init__()
         check(all(self.classes), "classes", self.classes, "names that are not empty")
         for name, count in Counter(self.classes).items():
             if count > 1:
@@ -164,12 +163,11 @@ class Data(IngestSettings):
     """Source of each split; set either this or `split_by_ratio`."""
     split_by_ratio: SplitByRatio | None = None
     """Shares of the splits, instead of `splits`."""
-    num_spans: int = 1
+    num_spans: PositiveInt = 1
     """Number of latest spans to merge; more than one needs `{SPAN}` in `path`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_fields(self, "1 or more", "num_spans")
         is_one = (self.splits is None) != (self.split_by_ratio is None)
         got = "neither splits nor split_by_ratio" if self.splits is None else "both splits and split_by_ratio"
         check(is_one, "splits", got, "one of the two; set data.splits or data.split_by_ratio", "split_by_ratio")

@@ -2,69 +2,53 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from detloom.schemas.errors import check, check_fields
+from detloom.schemas.errors import NotNegative, Ranged, Share
 from detloom.schemas.run_file.data import DEFAULT_MAX_DISTANCE
 
 Severity = Literal["off", "warn", "fail"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class CountCheck:
+class CountCheck(Ranged):
     """Compare a number with a threshold. In a run file, keys that are not written keep the defaults of the check."""
 
     severity: Severity = "warn"
     """Effect on the run."""
-    threshold: float
+    threshold: NotNegative
     """Limit of the number; `DataChecks` says what it counts."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, "0 or more", "threshold")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShareCheck(CountCheck):
     """Compare a share, 0 to 1, with a threshold."""
 
-    def __post_init__(self) -> None:
-        check_fields(self, "0 to 1", "threshold")
+    threshold: Share
 
 
 @dataclass(frozen=True, kw_only=True)
 class TinyBoxCheck(ShareCheck):
     """Share of boxes that become very small when the image is resized to the model's input."""
 
-    min_side_px: float = 4.0
+    min_side_px: NotNegative = 4.0
     """Shorter side in pixels, after resizing, below which a box is tiny; 4 is half a cell of a stride-8 feature map."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_fields(self, "0 or more", "min_side_px")
 
 
 @dataclass(frozen=True, kw_only=True)
 class HugeBoxCheck(ShareCheck):
     """Share of boxes that fill the model's input."""
 
-    max_area: float = 0.9
+    max_area: Share = 0.9
     """Share of the model's input, padding included, above which a box is huge."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_fields(self, "0 to 1", "max_area")
 
 
 @dataclass(frozen=True, kw_only=True)
 class OverlapCheck(ShareCheck):
     """Share of boxes that nearly equal another box of the same class in the image."""
 
-    min_iou: float = 0.9
+    min_iou: Annotated[float, "above 0, at most 1"] = 0.9
     """IoU at or above which two boxes are duplicates."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_fields(self, "above 0, at most 1", "min_iou")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,12 +59,8 @@ class NearDuplicateCheck(ShareCheck):
     not decoded and `near_duplicates_within_split` is skipped.
     """
 
-    max_distance: int = DEFAULT_MAX_DISTANCE
+    max_distance: Annotated[int, "0 to 10"] = DEFAULT_MAX_DISTANCE
     """Largest number of different bits, 0 to 10, between the hashes of two near-duplicates."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check(0 <= self.max_distance <= 10, "max_distance", self.max_distance, "0 to 10")
 
 
 @dataclass(frozen=True, kw_only=True)

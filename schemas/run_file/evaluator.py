@@ -3,9 +3,9 @@
 import itertools
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from detloom.schemas.errors import check, check_fields, check_not_empty
+from detloom.schemas.errors import NotNegativeInt, PositiveInt, Ranged, Share, check, check_fields, check_not_empty
 
 ImageProperty = Literal["num_boxes", "short_side_px", "aspect_ratio"]
 ObjectProperty = Literal["side_px", "aspect_ratio", "relative_area", "border_distance"]
@@ -74,12 +74,12 @@ def _check_edges(edges: tuple[float, ...], *, is_needed: bool) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluatorSettings:
+class EvaluatorSettings(Ranged):
     """Evaluation of the exported model."""
 
-    batch_size: int = 8
+    batch_size: Annotated[int, "1 to 1000"] = 8
     """Number of images per batch."""
-    num_images: int = 6
+    num_images: NotNegativeInt = 6
     """Number of images with boxes on the report page for each kind: mistakes, missed objects, better, worse, the first
     ones."""
     image_slices: tuple[ImageSlices, ...] = ()
@@ -88,13 +88,7 @@ class EvaluatorSettings:
     """Groups of objects whose recall is measured separately, such as those at the border."""
     sizes: tuple[SizeBin, ...] = ()
     """Ranges of object sizes in addition to small, medium and large."""
-    wanted_precision: float = 0.9
+    wanted_precision: Share = 0.9
     """Precision for which the report lists the lowest sufficient score of each class."""
-    min_slice_count: int = 20
+    min_slice_count: PositiveInt = 20
     """Number of images, or objects, below which a slice is marked as small."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, "1 to 1000", "batch_size")
-        check_fields(self, "1 or more", "min_slice_count")
-        check_fields(self, "0 or more", "num_images")
-        check_fields(self, "0 to 1", "wanted_precision")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from detloom.schemas.contracts.metric_names import ALLOWED, KEYPOINT, KEYPOINT_METRIC_NAMES, MASK, METRIC_NAMES
-from detloom.schemas.errors import FieldError, check, check_fields, check_not_empty
+from detloom.schemas.errors import FieldError, NotNegativeInt, Positive, Ranged, check, check_fields, check_not_empty
 from detloom.schemas.reading.typed_dict import nearest_hint
 
 _MIN_REASON = 12  # characters: a single word is not a reason
@@ -81,21 +81,20 @@ class BaselineGate:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LatencyGate:
+class LatencyGate(Ranged):
     """Latency limits of the exported model per image, measured on the evaluating machine after a warm-up."""
 
-    max_median_ms: float | None = None
+    max_median_ms: Positive | None = None
     """Largest median in milliseconds; null sets no limit."""
-    max_p95_ms: float | None = None
+    max_p95_ms: Positive | None = None
     """Largest 95th percentile in milliseconds; null sets no limit."""
-    max_ratio: float | None = None
+    max_ratio: Positive | None = None
     """Largest median relative to the median of the baseline in the same run; null sets no limit."""
-    num_images: int = 50
+    num_images: NotNegativeInt = 50
     """Number of timed images per model; the models take turns. 0 measures nothing."""
 
     def __post_init__(self) -> None:
-        check_fields(self, "above 0", *(name for name in _LATENCY_LIMITS if getattr(self, name) is not None))
-        check_fields(self, "0 or more", "num_images")
+        super().__post_init__()
         is_asked = any(getattr(self, name) is not None for name in _LATENCY_LIMITS)
         check(self.num_images > 0 or not is_asked, "num_images", 0, "1 or more with a latency limit")
 
@@ -125,7 +124,7 @@ class Override:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gates:
+class Gates(Ranged):
     """Conditions for blessing a model. All of them must hold."""
 
     floors: tuple[MetricFloor, ...] = ()
@@ -140,19 +139,17 @@ class Gates:
     """Comparison of AP with the baseline."""
     latency: LatencyGate = LatencyGate()
     """Latency limits of the exported model."""
-    max_model_mib: float | None = None
+    max_model_mib: Positive | None = None
     """Largest size of the exported model in MiB (1,048,576 bytes); null sets no limit."""
-    max_int8_ap_drop: float | None = None
+    max_int8_ap_drop: Positive | None = None
     """Largest difference between the AP of the exported model and the AP of the int8 TFLite model; null sets no
     limit."""
     override: Override | None = None
     """Bless a model although gates fail; a model that does not run correctly is never blessed."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         is_reason = not self.no_floor_reason or len(self.no_floor_reason.strip()) >= _MIN_REASON
         check(is_reason, "no_floor_reason", repr(self.no_floor_reason), "a sentence with the reason")
         is_used = not (self.no_floor_reason and self.floors)
         check(is_used, "no_floor_reason", "a reason beside floors", "one of floors and no_floor_reason", "floors")
-        for name in ("max_model_mib", "max_int8_ap_drop"):
-            if getattr(self, name) is not None:
-                check_fields(self, "above 0", name)

@@ -3,9 +3,9 @@
 import math
 import re
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
-from detloom.schemas.errors import FieldError, check, check_fields, check_not_empty
+from detloom.schemas.errors import FieldError, NotNegativeInt, Ranged, check, check_fields, check_not_empty
 from detloom.schemas.reading.redact import is_secret, redact
 from detloom.schemas.run_file.accelerators import check_accelerator, is_tpu
 
@@ -83,21 +83,21 @@ class Toleration:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NodeSettings:
+class NodeSettings(Ranged):
     """Resources and retries of one node. Values that are null are taken from the entry for `*`."""
 
     node: NodeName
     """Name of the node; `*` applies to all nodes without their own value."""
-    max_retries: int | None = None
+    max_retries: NotNegativeInt | None = None
     """Number of retries of a failed node, on all runners; default 0. On one machine, a mistake in settings or data is
     not retried, because it would fail again."""
-    backoff_seconds: float | None = None
+    backoff_seconds: Annotated[float, "0 to 1000000"] | None = None
     """Waiting time in seconds before the first retry; default 30."""
-    backoff_factor: float | None = None
+    backoff_factor: Annotated[float, "1 or more"] | None = None
     """Factor by which each following waiting time is longer; default 2."""
-    max_backoff_seconds: float | None = None
+    max_backoff_seconds: Annotated[float, "above 0, at most 1000000"] | None = None
     """Longest waiting time in seconds; default 1800."""
-    time_limit_minutes: float | None = None
+    time_limit_minutes: Annotated[float, "above 0, at most 1000000"] | None = None
     """Time limit of an attempt in minutes. Longer attempts are stopped and count as failures. No limit by default."""
     cpu: str = ""
     """Cores on Kubeflow and Vertex Pipelines, such as "4" or "500m"; empty uses the cluster's default. Kubernetes
@@ -123,10 +123,7 @@ class NodeSettings:
     StatisticsGen and DetectionEvaluator on Dataflow or Flink; an empty list for none of these options."""
 
     def __post_init__(self) -> None:
-        check_fields(self, "0 or more", "max_retries")
-        check_fields(self, "0 to 1000000", "backoff_seconds")
-        check_fields(self, "1 or more", "backoff_factor")
-        check_fields(self, "above 0, at most 1000000", "max_backoff_seconds", "time_limit_minutes")
+        super().__post_init__()
         for field in ("cpu", "cpu_limit"):
             cores = getattr(self, field)
             check(not cores or bool(_CPU.fullmatch(cores)), field, repr(cores), 'a number of cores, "4" or "500m"')

@@ -2,9 +2,9 @@
 
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from detloom.schemas.errors import FieldError, check, check_fields, check_not_empty
+from detloom.schemas.errors import FieldError, PositiveInt, Ranged, check, check_fields, check_not_empty
 
 ClassChange = Literal["none", "grow", "any"]
 ENDPOINT_SCHEME = "vertex://"
@@ -29,7 +29,7 @@ def check_place(project: str, region: str) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class VertexEndpoint:
+class VertexEndpoint(Ranged):
     """An endpoint of Vertex AI, instead of a folder of versions."""
 
     project: str
@@ -42,15 +42,15 @@ class VertexEndpoint:
     """Serving container, such as one of Vertex AI's prebuilt TensorFlow containers."""
     machine_type: str = "n1-standard-4"
     """Machine type for serving."""
-    min_replicas: int = 1
+    min_replicas: PositiveInt = 1
     """Smallest number of machines."""
-    max_replicas: int = 1
+    max_replicas: PositiveInt = 1
     """Largest number of machines."""
     accelerator_type: str = ""
     """Accelerator, such as NVIDIA_TESLA_T4; empty for none."""
-    accelerator_count: int = 1
+    accelerator_count: PositiveInt = 1
     """Number of accelerators per machine, with `accelerator_type`."""
-    traffic_percent: int = 100
+    traffic_percent: Annotated[int, "1 to 100"] = 100
     """Percentage of requests for the new model. Less than 100 makes it a canary; the existing models share the rest in
     proportion. The first model of an endpoint gets all requests."""
     keep_deployed: int = 2
@@ -63,15 +63,14 @@ class VertexEndpoint:
         return f"{ENDPOINT_SCHEME}{self.project}/{self.region}/{self.endpoint_name}"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_place(self.project, self.region)
         allowed = "letters, digits, space, '_', '.', '-'; at most 128"
         is_name = bool(_ENDPOINT_NAME.fullmatch(self.endpoint_name))
         check(is_name, "endpoint_name", repr(self.endpoint_name), allowed)  # it is quoted in a filter expression
         check_not_empty(self, "container_image", "machine_type")
-        check_fields(self, "1 or more", "min_replicas", "max_replicas", "accelerator_count")
         allowed = f"at most max_replicas ({self.max_replicas})"
         check(self.min_replicas <= self.max_replicas, "min_replicas", self.min_replicas, allowed, "max_replicas")
-        check(1 <= self.traffic_percent <= 100, "traffic_percent", self.traffic_percent, "1 to 100")
         check_kept("keep_deployed", self.keep_deployed)
 
 

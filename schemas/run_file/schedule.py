@@ -10,9 +10,10 @@ import calendar
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta, timezone
+from typing import Annotated
 from zoneinfo import ZoneInfo
 
-from detloom.schemas.errors import FieldError, InputError, check, check_fields
+from detloom.schemas.errors import FieldError, InputError, NotNegativeInt, Ranged, check, check_fields
 from detloom.schemas.reading.redact import redact
 
 # --- cron expressions -------------------------------------------------------------------------------------------------
@@ -204,26 +205,25 @@ class Schedule:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Retrain:
+class Retrain(Ranged):
     """Conditions for training again. One of them is enough; the first training run needs none."""
 
     new_span: bool = False
     """Train if there is a span that the last finished training run did not use."""
-    min_new_images: int = 0
+    min_new_images: NotNegativeInt = 0
     """Train if there are at least this many more training images than in the last finished training run; 0 ignores
     their number."""
     drift: bool = False
     """Train if the training data differ from those of the last finished training run by more than the thresholds of
     `checks.class_drift` or `checks.size_drift`."""
-    max_age_days: float = 0.0
+    max_age_days: Annotated[float, "0 to 36500"] = 0.0
     """Train if the last finished training run is at least this many days old; 0 ignores its age."""
     records: str = ""
     """Folder, or its address, for the records of finished training runs; empty for `push_to`. Required with
     `push.vertex`."""
 
     def __post_init__(self) -> None:
-        check_fields(self, "0 or more", "min_new_images")
-        check_fields(self, "0 to 36500", "max_age_days")
+        super().__post_init__()
         has_reason = self.new_span or self.min_new_images > 0 or self.drift or self.max_age_days > 0
         if not has_reason:
             raise FieldError("new_span", "set at least one of new_span, min_new_images, drift and max_age_days.")

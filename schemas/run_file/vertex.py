@@ -2,8 +2,9 @@
 
 import re
 from dataclasses import dataclass
+from typing import Annotated
 
-from detloom.schemas.errors import check, check_fields, check_not_empty
+from detloom.schemas.errors import NotNegativeInt, Positive, PositiveInt, Ranged, check, check_not_empty
 from detloom.schemas.run_file.accelerators import check_vertex_machine
 from detloom.schemas.run_file.kubeflow import check_image, check_pipeline_root
 from detloom.schemas.run_file.push import check_place
@@ -15,7 +16,7 @@ _KEY = re.compile(r"projects/[^/\s]+/locations/[^/\s]+/keyRings/[^/\s]+/cryptoKe
 
 
 @dataclass(frozen=True, kw_only=True)
-class VertexTraining:
+class VertexTraining(Ranged):
     """Vertex AI custom job for training, instead of the machine of the pipeline's node."""
 
     machine_type: str
@@ -23,30 +24,27 @@ class VertexTraining:
     -8t (v5e)."""
     accelerator_type: str = ""
     """Accelerator, such as NVIDIA_TESLA_T4, or TPU_V2, TPU_V3 with `cloud-tpu`; empty for none and for a TPU v5e."""
-    accelerator_count: int = 0
+    accelerator_count: NotNegativeInt = 0
     """Number of GPUs per machine, or of TPU cores."""
     tpu_topology: str = ""
     """Topology of a TPU v5e slice, such as 2x2."""
-    workers: int = 1
+    workers: PositiveInt = 1
     """Number of machines that train together."""
     image: str = ""
     """Container image instead of `vertex.image`; for a TPU, the image of Dockerfile.tpu."""
     spot: bool = False
     """Use spot machines, which cost less and may be preempted; training then resumes."""
-    boot_disk_gb: int = 100
+    boot_disk_gb: Annotated[int, "100 to 64000"] = 100
     """Boot disk of each machine in GB."""
-    time_limit_hours: float = 24.0
+    time_limit_hours: Positive = 24.0
     """Time limit of the job in hours."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_not_empty(self, "machine_type")
-        check_fields(self, "0 or more", "accelerator_count")
-        check_fields(self, "1 or more", "workers")
         check_vertex_machine(
             self.machine_type, self.accelerator_type, self.accelerator_count, self.tpu_topology, self.workers
         )
-        check(100 <= self.boot_disk_gb <= 64000, "boot_disk_gb", self.boot_disk_gb, "100 to 64000")
-        check_fields(self, "above 0", "time_limit_hours")
         if self.image:
             check_image("image", self.image)
 

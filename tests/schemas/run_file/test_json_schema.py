@@ -83,7 +83,7 @@ def test_every_class_and_field_is_documented():
 
 def test_string_below_a_field_is_its_documentation():
     source = Path(inspect.getfile(SigmoidFocal)).read_text(encoding="utf-8")
-    assert f'gamma: float = 2.0\n    """{field_docs(SigmoidFocal)["gamma"]}"""\n' in source
+    assert f'gamma: NotNegative = 2.0\n    """{field_docs(SigmoidFocal)["gamma"]}"""\n' in source
 
 
 def test_members_of_unions_are_found():
