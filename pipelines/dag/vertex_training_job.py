@@ -10,6 +10,7 @@ pipeline's node.
 
 import argparse
 import contextlib
+import hashlib
 import json
 import logging
 import os
@@ -49,6 +50,7 @@ _MAX_UNSEEN_SECONDS = 3600.0  # a job may run this long although its state canno
 # Less than a node's time to shut down: GRACE_SECONDS in container/time_limit.py, equal to a pod's.
 _CANCEL_SECONDS = 20.0
 _REQUEST_ERRORS = (GoogleAPIError, GoogleAuthError, OSError)
+_TASK_LABEL = "detloom_task"
 _LOGGER = logging.getLogger("detloom")
 
 
@@ -73,6 +75,21 @@ class _JobClient(VertexJobClient):
         assert command[:3] == ["python", "-m", "tfx.scripts.run_executor"], command[:3]
         return ["python", "-m", "detloom.pipelines.dag.vertex_training_job", *command[3:]]
 
+    def launch_job(self, project: str, training_job: dict[str, Any]) -> None:
+        """Launch the job, unless that of an earlier attempt of the node continues or has succeeded."""
+        request = {
+            "parent": f"projects/{project}/locations/{self._region}",
+            "filter": f"labels.{_TASK_LABEL}={training_job['labels'][_TASK_LABEL]}",
+        }
+        lost = (*self.JOB_STATES_FAILED, JobState.JOB_STATE_CANCELLING)
+        jobs = self._client.list_custom_jobs(request=request, retry=Retry())
+        earlier = next((job for job in jobs if job.state not in lost), None)
+        if earlier is None:
+            super().launch_job(project, training_job)
+            return
+        _LOGGER.info("An earlier attempt of this node has launched a job; this attempt waits for it.")
+        self._job_name = earlier.name
+
     def cancel(self) -> None:
         self._client.cancel_custom_job(
             name=self.get_job_name(), retry=Retry(timeout=_CANCEL_SECONDS), timeout=_CANCEL_SECONDS / 2
@@ -92,6 +109,7 @@ class _JobExecutor(BaseExecutor):
         client = _JobClient(custom_config[VERTEX_REGION_KEY])
         path = name_utils.get_full_name(self.in_the_job)
         training_job = client.create_training_job(input_dict, output_dict, exec_properties, path, job, None, None)
+        training_job["labels"][_TASK_LABEL] = _task_hash(output_dict)
         with _launched(client, project, training_job):
             job = _wait(client)
         if client.get_job_state(job) in client.JOB_STATES_FAILED:
@@ -140,6 +158,12 @@ def _launched(client: _JobClient, project: str, training_job: dict[str, Any]) ->
     finally:
         if is_main:
             signal.signal(signal.SIGTERM, previous)
+
+
+def _task_hash(output_dict: Artifacts) -> str:
+    """Return 32 hex digits that are equal for the attempts of one task, which have the same output folders."""
+    folders = sorted(artifact.uri for artifacts in output_dict.values() for artifact in artifacts)
+    return hashlib.sha256("\0".join(folders).encode()).hexdigest()[:32]
 
 
 def _cancel(client: _JobClient) -> None:

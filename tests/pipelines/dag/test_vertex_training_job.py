@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 from google.api_core.exceptions import InvalidArgument, ServiceUnavailable
 from google.cloud.aiplatform_v1.services.job_service import JobServiceClient
-from google.cloud.aiplatform_v1.types import CustomJob, JobState
+from google.cloud.aiplatform_v1.types import CustomJob, JobState, ListCustomJobsRequest
 from tfx.types import artifact_utils, standard_artifacts
 from tfx.utils import json_utils
 
@@ -30,10 +31,15 @@ def server(monkeypatch):
     """A fake transport; the job is running twice, then has the given `states`, which can be exceptions."""
     seen = SimpleNamespace(jobs=[], parents=[], states=[JobState.JOB_STATE_PENDING, JobState.JOB_STATE_RUNNING])
     seen.cancelled, seen.at_launch, seen.at_cancel = [], lambda: None, lambda: None
+    seen.earlier, seen.listed = [], []
 
     class Client(JobServiceClient):
         def __init__(self, client_options):
             seen.endpoint = client_options["api_endpoint"]
+
+        def list_custom_jobs(self, request, retry):
+            seen.listed.append(ListCustomJobsRequest(request))
+            return [CustomJob(name=JOB.replace("7", str(6 - at)), state=state) for at, state in enumerate(seen.earlier)]
 
         def create_custom_job(self, parent, custom_job):
             seen.parents.append(parent)
@@ -63,13 +69,13 @@ def server(monkeypatch):
 def executed(run_of, server):
     """Run an executor with one input and one output, and return the requests."""
     examples, model = standard_artifacts.Examples(), standard_artifacts.Model()
-    examples.uri, model.uri = "/gcs/bucket/examples/1", "/gcs/bucket/model/2"
 
-    def run(executor, custom_config, end=JobState.JOB_STATE_SUCCEEDED):
+    def run(executor, custom_config, end=JobState.JOB_STATE_SUCCEEDED, model_uri="/gcs/bucket/model/2"):
+        examples.uri, model.uri = "/gcs/bucket/examples/1", model_uri
         server.states.append(end)
         properties = {"custom_config": json_utils.dumps({"trainer_config": "{}", **custom_config}), "run_fn": "a.b"}
         executor().Do({"examples": [examples]}, {"model": [model]}, properties)
-        return server.jobs[0]
+        return server.jobs[0] if server.jobs else None
 
     return run
 
@@ -103,6 +109,33 @@ def train(executed, run_of):
     """Return a function that runs the Trainer's executor, with the final state of the job."""
     config = vertex_training.custom_job_config(run_of(vertex=VERTEX), "Trainer")
     return lambda end="SUCCEEDED": executed(TrainerExecutor, config, JobState[f"JOB_STATE_{end}"])
+
+
+@pytest.mark.parametrize("state", ["PENDING", "RUNNING", "SUCCEEDED"])
+def test_a_retried_node_waits_for_the_job_of_its_first_attempt(train, server, state):
+    server.earlier = [JobState.JOB_STATE_CANCELLED, JobState[f"JOB_STATE_{state}"]]
+    with pytest.raises(RuntimeError, match=r"customJobs/5: ended as JOB_STATE_FAILED"):
+        train("FAILED")
+    assert server.jobs == []
+
+
+def test_a_job_that_ended_without_a_model_is_not_used_again(train, server):
+    server.earlier = [JobState.JOB_STATE_FAILED, JobState.JOB_STATE_CANCELLING]
+    train()
+    (job,), (request,) = server.jobs, server.listed
+    label = job.labels["detloom_task"]
+    assert re.fullmatch("[0-9a-f]{32}", label)
+    assert request.filter == f"labels.detloom_task={label}"
+    assert request.parent == server.parents[0]
+
+
+def test_jobs_of_other_output_folders_have_another_label(executed, server, run_of):
+    config = vertex_training.custom_job_config(run_of(vertex=VERTEX), "Trainer")
+    labels = []
+    for folder in ("/gcs/bucket/model/2", "/gcs/bucket/model/2", "/gcs/bucket/model/3"):
+        executed(TrainerExecutor, config, model_uri=folder)
+        labels.append(server.jobs[-1].labels["detloom_task"])
+    assert labels[0] == labels[1] != labels[2]
 
 
 @pytest.mark.parametrize("end", ["FAILED", "CANCELLED", "EXPIRED", "PARTIALLY_SUCCEEDED"])
