@@ -129,10 +129,23 @@ def _wait_for_chief(serving_dir: Path, training_dir: Path) -> None:
         TimeoutError: if the chief is not done within an hour.
     """
     give_up = time.monotonic() + _MAX_WAIT_SECONDS
-    while training_dir.exists() or not serving_dir.exists():
+    while _is_listed(training_dir) or not _is_listed(serving_dir):
         if time.monotonic() > give_up:
             raise TimeoutError(
                 f"{serving_dir}: after {_MAX_WAIT_SECONDS:g} s the chief has not exported the model and moved "
                 f"{training_dir}; see the chief's log, and run again."
             )
         time.sleep(1)
+
+
+def _is_listed(folder: Path) -> bool:
+    """Return True if the folder exists.
+
+    `exists` would not see that another machine has removed it: on large machines, mounts of Cloud Storage cache what
+    exists without a time limit, but not lists of files
+    (cloud.google.com/storage/docs/cloud-storage-fuse/automated-configurations).
+    """
+    try:
+        return folder.name in os.listdir(folder.parent)
+    except FileNotFoundError:
+        return False

@@ -191,6 +191,13 @@ def test_worker_waits_for_the_export_of_the_chief(fn_args, stubbed, monkeypatch,
     assert stubbed.exports == 0
 
 
+def test_a_waiting_worker_sees_the_end_on_a_mount_that_caches_what_exists(monkeypatch, tmp_path):
+    (tmp_path / "Format-Serving").mkdir()
+    monkeypatch.setattr(tfx_run, "_MAX_WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(Path, "exists", lambda self: True)
+    tfx_run._wait_for_chief(tmp_path / "Format-Serving", tmp_path / "unfinished" / "0123456789abcdef")
+
+
 @pytest.mark.slow
 def test_a_run_is_trained_and_exported(fn_args, tmp_path, tiny_config, changed):
     scaling = {"train.scale_learning_rate": True, "train.learning_rate_batch_size": 4}
