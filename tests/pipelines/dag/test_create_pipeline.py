@@ -23,6 +23,7 @@ from detloom.schemas.model.strategy import Strategy
 from detloom.schemas.run_file.data import SplitByRatio
 from detloom.schemas.run_file.data_checks import NearDuplicateCheck
 from detloom.schemas.run_file.read_run_file import read_run_file
+from detloom.schemas.run_file.vertex import Vertex, VertexTraining
 
 ROOT = Path(detloom.__file__).parents[1]
 SEARCH = """
@@ -161,6 +162,9 @@ def test_changed_splits_are_a_reason_to_train_and_changed_paths_or_devices_are_n
     elsewhere = replace(run, data=replace(run.data, path="elsewhere/{SPAN}"))
     assert training_hash(elsewhere) == before
     assert training_hash(replace(run, trainer=replace(run.trainer, strategy=Strategy(kind="one_device")))) == before
+    place = {"project": "my-project", "region": "us-central1", "image": "r/detloom:2", "pipeline_root": "gs://b/r"}
+    vertex = Vertex(**place, training=VertexTraining(machine_type="n1-standard-8", spot=True))
+    assert training_hash(replace(run, vertex=vertex)) == before
     assert training_hash(replace(run, data=replace(elsewhere.data, num_spans=2))) != before
     assert training_hash(replace(run, data=replace(run.data, max_boxes=7))) != before
     # The distance of near-duplicates counts if it decides the splits.
