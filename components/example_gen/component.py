@@ -15,10 +15,11 @@ from tfx.types.component_spec import ChannelParameter, ComponentSpec, ExecutionP
 
 from detloom.components.artifact_types import Artifacts, Rejects, keep_after_failure
 from detloom.components.example_gen.driver import DATA_FOLDERS_KEY, Driver, file_pattern, split_input_base
-from detloom.components.example_gen.ingest import NO_SPLIT, IngestFolders, RefusedDataError, ingest
+from detloom.components.example_gen.ingest import IngestFolders, RefusedDataError, ingest
 from detloom.components.example_gen.params import ExampleGenParams
 from detloom.components.fingerprints import source_fingerprint
 from detloom.components.properties import REJECTS_KEY
+from detloom.schemas.contracts.rejects import NO_SPLIT
 from detloom.schemas.errors import InputError
 
 EXAMPLES_KEY = standard_component_specs.EXAMPLES_KEY

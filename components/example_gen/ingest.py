@@ -37,13 +37,12 @@ from detloom.components.storage.many_files import map_files, read_lines_of_files
 from detloom.components.storage.output_lock import hold_output
 from detloom.components.storage.storage import is_address, open_storage
 from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, LabelMap, format_label_map
-from detloom.schemas.contracts.rejects import REJECTS_FILE, REPORT_FILE, Reject, parse_reject
+from detloom.schemas.contracts.rejects import NO_SPLIT, REJECTS_FILE, REPORT_FILE, Reject, parse_reject
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.data import name_setting
 
 _LOCK_FILE = ".ingest.lock"
 WHOLE_SPLIT = TRAIN  # name of the only split, if the data set has no splits and none are requested
-NO_SPLIT = "(none)"  # in the report: records rejected before `split_by_ratio` assigned a split
 
 
 @dataclass(frozen=True)

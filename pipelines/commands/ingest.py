@@ -11,7 +11,7 @@ from detloom.components.example_gen.params import ExampleGenParams
 from detloom.pipelines.command_line.command import command
 from detloom.pipelines.command_line.options import complete_folder, verbose_option, workers_option
 from detloom.pipelines.command_line.setting_options import build_settings, setting_options
-from detloom.schemas.contracts.rejects import REJECTS_FILE, REPORT_FILE
+from detloom.schemas.contracts.rejects import NO_SPLIT, REJECTS_FILE, REPORT_FILE
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import escape, redact
 
@@ -89,7 +89,8 @@ def format_summary(report: Mapping[str, Any], output: str, seconds: float) -> st
 
     num_boxes_refused = report["num_boxes_rejected"]
     num_bytes = sum(split["num_bytes"] for split in report["splits"].values())
-    splits = ", ".join(f"{name} {split['num_written']}" for name, split in report["splits"].items())
+    written = {name: split["num_written"] for name, split in report["splits"].items() if name != NO_SPLIT}
+    splits = ", ".join(f"{name} {number}" for name, number in written.items())
     rows = [
         ("format", f"{report['data_format']}: {report['evidence']}"),
         ("in", count(report["num_in"], report["num_boxes_in"])),

@@ -261,15 +261,14 @@ def push(
     """Push a blessed model into a folder of versions: copy, compare, load, rename.
 
     A model that is not blessed, has other classes than the one that serves, or was rolled back, is not pushed; this is
-    not an error. The folder also changes
-    outside of pipelines: disable caching for this task.
+    not an error. The folder also changes outside of pipelines: disable caching for this task.
 
     Args:
         model: Output of `train`.
         evaluation: Output of `evaluate` for this model.
         push_to: Folder of versions in the container, such as a folder on a volume, or its address at `gs://`.
         keep_versions: Remove the oldest versions beyond this number (2 or more). Default: keep all.
-        allow_class_change: Replace a model that has other classes.
+        allow_class_change: Replace a model that has other classes, or whose classes are unknown.
 
     Returns:
         address: The version that serves now, or an empty text if the model was not pushed.

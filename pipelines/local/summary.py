@@ -27,7 +27,7 @@ from detloom.pipelines.lineage.metadata_file import METADATA_FILE
 from detloom.pipelines.lineage.store import open_store
 from detloom.pipelines.local.console import format_next, format_table
 from detloom.schemas.contracts.detections import SERVING_FOLDER
-from detloom.schemas.contracts.rejects import REJECTS_FILE, REPORT_FILE
+from detloom.schemas.contracts.rejects import NO_SPLIT, REJECTS_FILE, REPORT_FILE
 from detloom.schemas.reading.format_duration import format_duration
 from detloom.schemas.run_file.model_card import CARD_PAGE
 from detloom.schemas.run_file.push import is_remote
@@ -199,10 +199,11 @@ def _anomaly_rows(example_validator: NodeRun) -> _Rows:
 
 def _data_rows(example_gen: NodeRun) -> _Rows:
     report = example_gen.read_json("rejects", REPORT_FILE)
-    written = ", ".join(f"{name} {split['num_written']}" for name, split in report["splits"].items())
+    written = {name: split["num_written"] for name, split in report["splits"].items() if name != NO_SPLIT}
+    splits = ", ".join(f"{name} {number}" for name, number in written.items())
     quarantined = f"{report['num_quarantined']} images, {report['num_boxes_quarantined']} boxes"
     rows = [
-        ("ingested", f"{report['num_written']} of {report['num_in']} images ({written})"),
+        ("ingested", f"{report['num_written']} of {report['num_in']} images ({splits})"),
         ("quarantined", f"{quarantined}: {example_gen.address('rejects', REJECTS_FILE)}"),
     ]
     if report["num_boxes_rejected"]:

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 
 REJECTS_FILE = "rejects.jsonl"  # one Reject per line: first those of the readers, then those of the images
 REPORT_FILE = "report.json"  # counts: in = written + quarantined
+NO_SPLIT = "(none)"  # in the report: records rejected before `split_by_ratio` assigned a split
 
 
 class Reason(str, enum.Enum):

@@ -229,6 +229,11 @@ def test_all_line_ends_are_counted_once(tmp_path, end):
     assert (len(objects), found) == (1, [])
 
 
+def test_a_list_may_have_backslashes(tmp_path):
+    files = {"data.yaml": "train: train.txt", "train.txt": "images\\a.jpg\n", "images/a.jpg": b"x"}
+    assert [record.image_path for record in records(read(write_files(tmp_path, files)))] == ["images/a.jpg"]
+
+
 def test_a_list_is_split_only_at_line_ends(tmp_path):
     folder = write_files(
         tmp_path, {"data.yaml": "train: train.txt", "train.txt": "images/a\x0cb.jpg\r\n\r\nimages/c.jpg"}

@@ -54,11 +54,12 @@ def test_too_many_rejects_print_the_summary_and_fail(make_voc, tmp_path, without
 
 
 def test_ratios_split_the_whole_data_set(make_voc, tmp_path, without_beam):
-    folder = make_voc(a=[f"c{number}" for number in range(20)])
-    result = detloom_command(
-        "ingest", "--input", folder, "--output", tmp_path / "out", "--split-by-ratio", "train=0.5, eval=0.5", "--gzip"
-    )
+    folder = make_voc(a=[f"c{number}" for number in range(21)])
+    (folder / "Annotations/c20.xml").write_text("<broken")
+    options = ["--split-by-ratio", "train=0.5, eval=0.5", "--gzip"]
+    result = detloom_command("ingest", "--input", folder, "--output", tmp_path / "out", *options)
     assert result.exit_code == 0, result.output
+    assert "(none)" not in result.output
     assert len(list((tmp_path / "out").glob("Split-*/data_tfrecord-*.gz"))) >= 2
     report = json.loads((tmp_path / "out/rejects/report.json").read_text())
     assert report["splits"]["train"]["num_written"] + report["splits"]["eval"]["num_written"] == 20

@@ -4,6 +4,7 @@ The days are the rows of the table "What the next run does" in docs/push.md. All
 test_twelve_days.py.
 """
 
+import contextlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -37,6 +38,17 @@ def roll_back_bad(serving: str) -> None:
 def push_by_hand(serving: str) -> None:
     """Push the model again that the newest version has replaced."""
     push_model(Path(serving, str(list_versions(serving)[-2])), Path(serving), check=no_check)
+
+
+def push_newest_by_hand(serving: str) -> None:
+    """Push the newest model that was trained."""
+    models = Path(serving).parent.glob("**/Trainer/model/*/Format-Serving")
+    push_model(max(models, key=lambda path: int(path.parent.name)), Path(serving), check=no_check)
+
+
+def block_pushes(serving: str) -> None:
+    Path(serving, ".push.lock").unlink()
+    Path(serving, ".push.lock").mkdir()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,13 +112,19 @@ MONTH = {
         warning="spans/7: newer, but without files",
     ),
     "worse model": trained(8, "refused", "Not blessed: AP", THREE, labels_below=16),
+    "refused model pushed by hand": Day(act=push_newest_by_hand, outcome="skipped", reason="no new span since span 8"),
+    "another model pushed by hand": Day(act=push_by_hand, outcome="skipped", reason="no new span since span 8"),
     "gate loosened": Day(
         edit=("floors: [{metric: AP50, min: 0.5}], ", "no_floor_reason: It is only a test., "),
         outcome="refused",
         reason="Not blessed: AP",
     ),
     "gate loosened more": Day(edit=("min_ap_change: 0.0", "min_ap_change: -1.0"), outcome="pushed"),
-    "last day": Day(outcome="skipped", reason="no new span since span 8"),
+    "push failed": Day(
+        act=block_pushes, span=9, labels={"classes": THREE}, is_trained=True, outcome="failed", reason="push.lock"
+    ),
+    "push repeated": Day(act=lambda serving: Path(serving, ".push.lock").rmdir(), outcome="pushed"),
+    "last day": Day(outcome="skipped", reason="no new span since span 9"),
 }
 
 
@@ -136,7 +154,8 @@ def test_each_day_of_a_month_has_the_decision_of_the_table(tmp_path, monkeypatch
                 day.act(run.push_to)
             before = list_versions(run.push_to)
             journal.write_text("")
-            summary = run_locally(run)
+            with pytest.raises(Exception, match=day.reason) if day.outcome == "failed" else contextlib.nullcontext():
+                summary = run_locally(run)
             assert bool(journal.read_text()) == day.is_trained, name
             assert len(list_versions(run.push_to)) - len(before) == (day.outcome == "pushed"), name
             (message,) = server.take()

@@ -126,6 +126,7 @@ def test_a_folder_without_model_is_refused(tmp_path):
     [
         ("saved_model.pb", b"\xff\xff\xff", r"saved_model\.pb: not a SavedModel"),
         ("variables/variables.index", None, "model: the SavedModel cannot be loaded"),
+        ("variables/variables.index", b"x" * 100, r"cannot be loaded \(it has no index of a checkpoint"),
         ("assets/label_map.pbtxt", None, "label map cannot be read"),
     ],
 )
