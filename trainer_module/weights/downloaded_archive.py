@@ -251,7 +251,7 @@ def _read_some(response: http.client.HTTPResponse) -> bytes:
 
 def _describe(error: object) -> str:
     """Return the cause of a failed connection as part of a sentence."""
-    error = getattr(error, "reason", error)  # of urllib's own error
+    error = error.reason if isinstance(error, urllib.error.URLError) else error
     if isinstance(error, TimeoutError):
         return f"the server sent nothing for {STALL_SECONDS:g} s"
     return redact(str(getattr(error, "strerror", None) or error) or type(error).__name__)
