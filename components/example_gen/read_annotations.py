@@ -212,7 +212,7 @@ class _ItemWriter:
         self._outcome.num_fractions += record.num_fractions
         self._outcome.boxes_by_class.update([item.class_name for item in record.objects])
         names = {item.class_name for item in record.objects}
-        for name in sorted(names - self._outcome.first_use.keys()):
+        for name in sorted(name for name in names if name not in self._outcome.first_use):
             self._outcome.first_use[name] = (record.annotation_path, record.record_key)
         if len(self._outcome.first_use) > TOO_MANY_CLASSES:
             raise InputError(

@@ -35,7 +35,8 @@ def plain(path: str) -> str:
     text = path[-_MAX_NAME:].replace("\\", "/")
     if text.isascii() and "%" not in text:  # nearly all; a third of the time
         return text.lower().strip()
-    text = unicodedata.normalize("NFC", urllib.parse.unquote(text))
+    text = urllib.parse.unquote(urllib.parse.unquote(text))  # a name with %20 in it, percent-encoded, has %2520
+    text = unicodedata.normalize("NFC", text)
     return unicodedata.normalize("NFC", text.casefold()).strip()
 
 

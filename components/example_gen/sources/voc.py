@@ -44,7 +44,7 @@ ANNOTATIONS_DIRS = ("Annotations", "Annotation")  # in any case; the first is VO
 LISTS_DIR = "ImageSets/Main"
 IMAGES_DIRS = ("JPEGImages", "images", "Images", "imgs")
 _XML_DIRS = ("annotations", "annotation", "xml", "xmls", "labels")  # in lower case; the images are beside them
-_CLASS_LIST_LINE = re.compile(r"^(.*\S)\s+-?[01]$")  # lists of one class ("aeroplane_train") end in -1, 0 or 1
+_CLASS_LIST_LINE = re.compile(r".*\S\s+-?[01]$")  # lists of one class ("aeroplane_train") end in -1, 0 or 1
 _BOX_FIELDS = ("xmin", "ymin", "xmax", "ymax")
 _ROOT = "annotation"
 _MAX_SAMPLES = 20  # XML files that are read to detect the format
@@ -74,10 +74,9 @@ def list_chunks(folder: DataFolder, split: str, source: str, settings: IngestSet
     """List the stems of the list, or the XML files below the folder."""
     if source and not folder.is_folder(source):
         path = list_path(source)
-        names = (
-            match.group(1) if (match := _CLASS_LIST_LINE.match(line)) else line
-            for line in read_names(folder, path, split)
-        )
+        matches = map(_CLASS_LIST_LINE.match, read_names(folder, path, split))
+        is_class_list = all(matches)  # "photo 1" is a name if the next line is "photo 2"
+        names = (line.rsplit(None, 1)[0] if is_class_list else line for line in read_names(folder, path, split))
         return cut_into_chunks(split, path, names)
     root = source or _find_annotations_dir(folder)
     paths = folder.iter_files(root, (".xml",))

@@ -6,7 +6,9 @@ import io
 import json
 import re
 import tempfile
+import unicodedata
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import tensorflow as tf
@@ -48,10 +50,11 @@ LABELLED = [name for name in SOURCES if name != "images"]
 
 
 def write_coco(folder):
-    images = [{"id": int(key), "file_name": f"{key}.jpg", "width": WIDTH, "height": HEIGHT} for key in SCENE]
+    size = {"width": WIDTH, "height": HEIGHT}
+    images = [{"id": image_id, "file_name": f"{key}.jpg", **size} for image_id, key in enumerate(SCENE, 1)]
     annotations = [
-        {"image_id": int(key), "category_id": CLASSES.index(name) + 1, "bbox": [x1, y1, x2 - x1, y2 - y1]}
-        for key, objects in SCENE.items()
+        {"image_id": image_id, "category_id": CLASSES.index(name) + 1, "bbox": [x1, y1, x2 - x1, y2 - y1]}
+        for image_id, objects in enumerate(SCENE.values(), 1)
         for name, x1, y1, x2, y2 in objects
     ]
     for number, annotation in enumerate(annotations):
@@ -141,10 +144,10 @@ def write_tfrecord(folder):
 
 
 def write_csv(folder):
-    rows = ["filename,width,height,class,xmin,ymin,xmax,ymax"]
+    rows, empty = ["filename,width,height,class,xmin,ymin,xmax,ymax"], [key for key in SCENE if not SCENE[key]]
     for key, objects in SCENE.items():
         rows += [f"{key}.jpg,{WIDTH},{HEIGHT},{name},{x1},{y1},{x2},{y2}" for name, x1, y1, x2, y2 in objects]
-    write_files(folder, {"train_labels.csv": "\n".join([*rows, f"3.jpg,{WIDTH},{HEIGHT},,,,,"])})
+    write_files(folder, {"train_labels.csv": "\n".join([*rows, f"{empty[0]}.jpg,{WIDTH},{HEIGHT},,,,,"])})
 
 
 def write_via(folder):
@@ -220,8 +223,8 @@ WRITERS = {
 
 def write_scene(folder, data_format):
     (folder / "images").mkdir(parents=True)
-    for key, objects in SCENE.items():
-        image = Image.new("RGB", (WIDTH, HEIGHT), (90, 90, 90 + int(key)))
+    for number, (key, objects) in enumerate(SCENE.items()):
+        image = Image.new("RGB", (WIDTH, HEIGHT), (90, 90, 90 + number))
         for name, x1, y1, x2, y2 in objects:
             ImageDraw.Draw(image).rectangle((x1, y1, x2 - 1, y2 - 1), (200, 40 if name == "cat" else 160, 60))
         image.save(folder / f"images/{key}.jpg")
@@ -282,10 +285,12 @@ WRITTEN = (
     "C:\\me\\pictures\\{key}.jpg",
     "/home/me/{key}.jpg",
     "..\\..\\x\\{key}.jpg",
-    "%3{key}.jpg",
+    "{quoted}.jpg",
+    "{decomposed}.jpg",
     "{key}.JPG",
     "{key}",
 )
+STEMS = ("{}", "é{}", "a b {}", "a%20b{}", "10%{}", "ß ﬁ {}", "x.{}", "-{}", "{}_mask")  # of the names of images
 LOSSES = ("image", "label")  # what is deleted
 ONLY_COUNTED = {("yolo", "Images/{key}.jpg"), ("supervisely", "{folder}/a/b/{name}")}  # the folder is not read
 DAMAGES = [
@@ -296,17 +301,19 @@ DAMAGES = [
 def damage(folder, kind, how, key):
     """Delete, move or rename the image or its label file, or change the image's name in all texts."""
     image = folder / f"images/{key}.jpg"
-    labels = [path for path in folder.glob("*/*") if path.name.split(".")[0] == key and path.parent.name != "images"]
+    named = (key + ".txt", key + ".xml", key + ".json", key + ".jpg.json")
+    labels = [path for path in folder.glob("*/*") if path.name in named and path.parent.name != "images"]
     if kind == "delete":
         for path in [image] if how == "image" else labels:
             path.unlink()
     elif kind == "name":
-        new = how.format(key=key)
-        old = re.compile(rf"(?<![\w.\\])(\.\.\\+images\\+)?{key}\.jpg")
+        quoted = "".join(f"%{byte:02X}" for byte in key.encode())
+        new = how.format(key=key, quoted=quoted, decomposed=unicodedata.normalize("NFD", key))
         for path in folder.rglob("*.*"):
             if path.suffix in (".json", ".xml", ".csv", ".txt"):
-                written = json.dumps(new)[1:-1] if path.suffix == ".json" else new
-                path.write_text(written.join(old.sub("\0", path.read_text()).split("\0")))
+                written, old = (json.dumps(name)[1:-1] if path.suffix == ".json" else name for name in (new, key))
+                name = re.compile(rf"(?<![\w.\\-])(\.\.\\+images\\+)?{re.escape(old)}\.jpg")
+                path.write_text(written.join(name.sub("\0", path.read_text()).split("\0")))
     else:
         for path in [image] if kind == "image" else labels:
             names = {
@@ -320,8 +327,9 @@ def damage(folder, kind, how, key):
             path.rename(target)
 
 
-def check_nothing_is_lost(run_ingest, read_features, data_format, kind, how, key):
-    with tempfile.TemporaryDirectory() as name:
+def check_nothing_is_lost(run_ingest, read_features, data_format, kind, how, stem, key):
+    scene, key = {stem.format(each): objects for each, objects in SCENE.items()}, stem.format(key)
+    with tempfile.TemporaryDirectory() as name, mock.patch(f"{__name__}.SCENE", scene):
         folder, out = write_scene(Path(name, "data"), data_format), Path(name, "out")
         keys_by_hash = {hashlib.sha256(path.read_bytes()).hexdigest(): path.stem for path in folder.glob("images/*")}
         damage(folder, kind, how, key)
@@ -346,14 +354,19 @@ RANDOM = {"deadline": None, "suppress_health_check": [HealthCheck.function_scope
 
 
 @settings(max_examples=20, derandomize=True, **RANDOM)
-@given(data_format=st.sampled_from(LABELLED), kind_and_how=ANY_DAMAGE, key=st.sampled_from("12"))
-def test_no_box_is_lost_by_a_random_damage(run_ingest, read_features, data_format, kind_and_how, key):
-    check_nothing_is_lost(run_ingest, read_features, data_format, *kind_and_how, key)
+@given(
+    data_format=st.sampled_from(LABELLED),
+    kind_and_how=ANY_DAMAGE,
+    stem=st.sampled_from(STEMS),
+    key=st.sampled_from("12"),
+)
+def test_no_box_is_lost_by_a_random_damage(run_ingest, read_features, data_format, kind_and_how, stem, key):
+    check_nothing_is_lost(run_ingest, read_features, data_format, *kind_and_how, stem, key)
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("data_format", LABELLED)
 @settings(max_examples=500, **RANDOM)
-@given(kind_and_how=ANY_DAMAGE, key=st.sampled_from("12"))
-def test_no_box_is_lost_by_many_random_damages(run_ingest, read_features, data_format, kind_and_how, key):
-    check_nothing_is_lost(run_ingest, read_features, data_format, *kind_and_how, key)
+@given(kind_and_how=ANY_DAMAGE, stem=st.sampled_from(STEMS), key=st.sampled_from("12"))
+def test_no_box_is_lost_by_many_random_damages(run_ingest, read_features, data_format, kind_and_how, stem, key):
+    check_nothing_is_lost(run_ingest, read_features, data_format, *kind_and_how, stem, key)
