@@ -20,7 +20,7 @@ import tensorflow as tf
 import yaml
 from click.testing import CliRunner
 from PIL import Image
-from tools.made_records import write_records
+from tools.made_records import serialize, write_records
 
 from detloom.pipelines.cli import cli
 from detloom.schemas.errors import InputError
@@ -60,20 +60,22 @@ def run(case: dict[str, Any], content: bytes, root: Path, model: Path) -> tuple[
     """Write the files and run the command; return the end of its output, and whether it was a traceback."""
     image = content if case["parts"] == "images" else encode(64)
     names = ("a.jpg", "images/a.jpg", "image_2/a.jpg", "1/saved_model.pb", "ckpt.data-00000-of-00001")
-    for name, data in {**dict.fromkeys(names, image), case.get("file", "a.jpg"): content}.items():
+    label_map = {"examples/label_map.pbtxt": b'item {id: 1 name: "red"} item {id: 2 name: "green"}'}
+    for name, data in {**dict.fromkeys(names, image), **label_map, case.get("file", "a.jpg"): content}.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_bytes(data)
-    (root / "examples/Split-train").mkdir(parents=True)
-    feature = tf.train.Feature(bytes_list=tf.train.BytesList(value=[image]))
-    record = tf.train.Example(features=tf.train.Features(feature={"image/encoded": feature})).SerializeToString()
-    for name in ("a.tfrecord", "examples/Split-train/data_tfrecord-00000-of-00001"):
-        write_records(root / name, [record])
+    (root / "examples/Split-eval").mkdir()
+    example = tf.train.Example.FromString(serialize(Image.new("RGB", (64, 64)), 1, np.empty((0, 4)), np.empty(0, int)))
+    example.features.feature["image/encoded"].bytes_list.value[:] = [image]
+    for name in ("a.tfrecord", "examples/Split-eval/data_tfrecord-00000-of-00001"):
+        write_records(root / name, [example.SerializeToString()])
     places = {"ROOT": str(root), "OUT": f"{root}_out", "MODEL": str(model), "TEXT": content.decode(errors="replace")}
     command = case.get("command") or INGEST + case["ingest"]
     words = [re.sub("ROOT|OUT|MODEL|TEXT", lambda place: places[place[0]], word) for word in command.split()]
     result = CliRunner().invoke(cli, words)
-    end = f"{result.output.strip()[-60:]} {result.exception}"[-150:]
-    return end, not isinstance(result.exception, InputError | SystemExit | None)
+    return f"{result.output.strip()[-60:]} {result.exception}"[-150:], not isinstance(
+        result.exception, InputError | SystemExit | None
+    )
 
 
 def main() -> None:

@@ -19,8 +19,8 @@ ROOMS = {
     "trainer_module": "files runtime layers boxes detectors data drawing weights evaluation run_state training "
     "export train_and_export tfx_run tuner __init__",
     "components": "properties fingerprints artifact_types beam_job pages storage examples_folder record_files "
-    "evaluation_requirements similarity example_gen dataset_validator pusher evaluator model_card retrain notifier "
-    "resolvers notebooks __init__",
+    "evaluation_requirements image_header similarity example_gen dataset_validator pusher evaluator model_card retrain "
+    "notifier resolvers notebooks __init__",
     "pipelines": "samples dag check_learned_columns check_config lineage predict serving compile container local init "
     "find_examples validate_folder backends doctor manifests timer local_runner "
     "python_api kfp_components command_line commands cli",

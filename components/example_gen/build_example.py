@@ -18,11 +18,11 @@ from detloom.components.example_gen.encode_example import (
     float_feature,
     int_feature,
 )
-from detloom.components.example_gen.image_header import ImageError, ImageHeader, read_image_header
 from detloom.components.example_gen.mask_png import encode_mask_png
 from detloom.components.example_gen.params import ExampleGenParams
 from detloom.components.example_gen.sources.labelme import read_embedded_image
 from detloom.components.example_gen.sources.source_record import LEFT_OUT_CLASS, SourceObject, SourceRecord
+from detloom.components.image_header import ImageError, ImageHeader, read_image_header
 from detloom.schemas.contracts import example_keys as keys
 from detloom.schemas.contracts.rejects import Reason, Reject
 

@@ -5,7 +5,7 @@ import warnings
 
 from PIL import Image, UnidentifiedImageError
 
-from detloom.components.example_gen.image_header import ImageError
+from detloom.components.image_header import ImageError
 from detloom.schemas.contracts.rejects import Reason
 
 _JPEG_QUALITY = 95  # of the few images that are rotated; chroma is not subsampled

@@ -17,8 +17,8 @@ from pathlib import Path
 import tensorflow as tf
 
 from detloom.components.example_gen.build_example import OWN_KEYS
-from detloom.components.example_gen.image_header import remove_rotation
 from detloom.components.examples_folder import ExamplesFolder
+from detloom.components.image_header import remove_rotation
 from detloom.components.record_files import count_missing, read_records
 from detloom.schemas.contracts import example_keys as keys
 from detloom.schemas.errors import InputError

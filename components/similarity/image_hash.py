@@ -11,6 +11,7 @@ import io
 import numpy as np
 from PIL import Image
 
+from detloom.components.image_header import read_image_header
 from detloom.trainer_module.drawing.draw import from_deep_gray
 
 _ROWS, _COLUMNS = 8, 9
@@ -50,6 +51,7 @@ def open_small_image(encoded: bytes, wanted_wh: tuple[int, int], mode: str, max_
     Return None if it cannot be decoded, or if its header declares more than `max_pixels` (then nothing is decoded).
     """
     try:
+        read_image_header(encoded)  # raises for a JPEG of thousands of scans, which takes a minute
         with Image.open(io.BytesIO(encoded), formats=_FORMATS) as image:
             if image.width * image.height > max_pixels:
                 return None

@@ -10,7 +10,6 @@ import numpy as np
 
 from detloom.components.example_gen.build_example import read_image
 from detloom.components.example_gen.data_folder import DataFolder, SourceError
-from detloom.components.example_gen.image_header import ImageError, read_image_header
 from detloom.components.example_gen.sources.formats import (
     FORMATS,
     UNLABELLED,
@@ -23,6 +22,7 @@ from detloom.components.example_gen.sources.source_record import (
     SourceClass,
     SourceRecord,
 )
+from detloom.components.image_header import ImageError, read_image_header
 from detloom.schemas.contracts.arrays import Float64Array
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.data import Data, IngestSettings

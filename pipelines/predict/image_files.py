@@ -7,7 +7,7 @@ from pathlib import Path
 
 from detloom.components.example_gen.data_folder import DataFolder, SourceError
 from detloom.components.example_gen.decoded_image import turn_upright
-from detloom.components.example_gen.image_header import ImageError
+from detloom.components.image_header import ImageError
 from detloom.pipelines.predict.image_limits import check_header
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import escape

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from detloom.components.example_gen.image_header import ImageError, ImageHeader, read_image_header
+from detloom.components.image_header import ImageError, ImageHeader, read_image_header
 from detloom.schemas.errors import InputError
 
 # Limit for all images of a request together. One image of this size takes 600 MB as float32, the model's type for

@@ -23,9 +23,9 @@ from detloom.components.example_gen.build_example import (
     build_example,
     check_box,
 )
-from detloom.components.example_gen.image_header import ImageHeader
 from detloom.components.example_gen.params import ExampleGenParams
 from detloom.components.example_gen.sources.source_record import SourceObject, SourceRecord
+from detloom.components.image_header import ImageHeader
 from detloom.schemas.contracts import example_keys as keys
 from detloom.schemas.contracts.rejects import Reason, Reject
 

@@ -96,6 +96,13 @@ def test_a_decompression_bomb_is_refused_by_its_header():
     assert hash_image(bytes(head), MAX_PIXELS) is None
 
 
+def test_a_jpeg_of_many_scans_is_not_decoded():
+    image = encode(np.zeros((16, 16), np.uint8), "JPEG")
+    scan = image[image.rindex(b"\xff\xda") : -2]
+    assert hash_image(image[:-2] + 50 * scan + b"\xff\xd9", MAX_PIXELS) == 0
+    assert hash_image(image[:-2] + 200 * scan + b"\xff\xd9", MAX_PIXELS) is None
+
+
 def test_a_jpeg_is_decoded_at_a_reduced_scale_above_the_wanted_size():
     image = open_small_image(encode(scene((800, 1600)), "JPEG"), (200, 200), "RGB", 10_000_000)
     assert image is not None

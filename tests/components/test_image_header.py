@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from detloom.components.example_gen.image_header import (
+from detloom.components.image_header import (
     MAX_SCANS,
     ImageError,
     ImageHeader,
