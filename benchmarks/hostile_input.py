@@ -25,7 +25,8 @@ from tools.made_records import serialize, write_records
 from detloom.pipelines.cli import cli
 from detloom.schemas.errors import InputError
 
-LIMIT_SECONDS, NUM_BYTES = 10.0, 1_000_000
+LIMIT_SECONDS, NUM_BYTES, RECORDS = 10.0, 1_000_000, "examples/Split-eval/data_tfrecord-00000-of-00001"
+LABEL_MAP = {"examples/label_map.pbtxt": b'item {id: 1 name: "red"} item {id: 2 name: "green"}'}
 INGEST = "ingest --input ROOT --output OUT --splits train= --max-reject-fraction 1 --decode-images --format "
 
 
@@ -59,23 +60,20 @@ def list_files(case: dict[str, Any], parts: dict[str, list[str]]) -> Iterator[tu
 def run(case: dict[str, Any], content: bytes, root: Path, model: Path) -> tuple[str, bool]:
     """Write the files and run the command; return the end of its output, and whether it was a traceback."""
     image = content if case["parts"] == "images" else encode(64)
-    names = ("a.jpg", "images/a.jpg", "image_2/a.jpg", "1/saved_model.pb", "ckpt.data-00000-of-00001")
-    label_map = {"examples/label_map.pbtxt": b'item {id: 1 name: "red"} item {id: 2 name: "green"}'}
-    for name, data in {**dict.fromkeys(names, image), **label_map, case.get("file", "a.jpg"): content}.items():
+    names = ("a.jpg", "images/a.jpg", "image_2/a.jpg", "1/saved_model.pb", "ckpt.data-00000-of-00001", RECORDS)
+    for name, data in {**dict.fromkeys(names, image), **LABEL_MAP, case.get("file", "a.jpg"): content}.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_bytes(data)
-    (root / "examples/Split-eval").mkdir()
     example = tf.train.Example.FromString(serialize(Image.new("RGB", (64, 64)), 1, np.empty((0, 4)), np.empty(0, int)))
     example.features.feature["image/encoded"].bytes_list.value[:] = [image]
-    for name in ("a.tfrecord", "examples/Split-eval/data_tfrecord-00000-of-00001"):
+    for name in ("a.tfrecord", RECORDS):
         write_records(root / name, [example.SerializeToString()])
     places = {"ROOT": str(root), "OUT": f"{root}_out", "MODEL": str(model), "TEXT": content.decode(errors="replace")}
     command = case.get("command") or INGEST + case["ingest"]
     words = [re.sub("ROOT|OUT|MODEL|TEXT", lambda place: places[place[0]], word) for word in command.split()]
     result = CliRunner().invoke(cli, words)
-    return f"{result.output.strip()[-60:]} {result.exception}"[-150:], not isinstance(
-        result.exception, InputError | SystemExit | None
-    )
+    is_traceback = not isinstance(result.exception, InputError | SystemExit | None)
+    return f"{result.output.strip()[-60:]} {result.exception}"[-150:], is_traceback
 
 
 def main() -> None:

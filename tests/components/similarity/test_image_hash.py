@@ -97,9 +97,9 @@ def test_a_decompression_bomb_is_refused_by_its_header():
 
 
 def test_a_jpeg_of_many_scans_is_not_decoded():
-    image = encode(np.zeros((16, 16), np.uint8), "JPEG")
+    image = encode(np.zeros((16, 16), np.uint8), "JPEG", progressive=True)
     scan = image[image.rindex(b"\xff\xda") : -2]
-    assert hash_image(image[:-2] + 50 * scan + b"\xff\xd9", MAX_PIXELS) == 0
+    assert hash_image(image[:-2] + 50 * scan + b"\xff\xd9", MAX_PIXELS) is not None
     assert hash_image(image[:-2] + 200 * scan + b"\xff\xd9", MAX_PIXELS) is None
 
 
