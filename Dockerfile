@@ -1,9 +1,10 @@
 # detloom's image, in which every node of a compiled pipeline runs. `make image` builds it with podman or docker (BuildKit).
 #
-#   BASE_IMAGE   Debian or Ubuntu with a python3 that the TFX line supports: 3.10 for 1.16; 3.10 to 3.13, and glibc
-#                2.38 or newer, for 1.21. scripts/image_base.sh makes one if none can be pulled.
-#   TFX_LINE     1.16 or 1.21: the file of constraints/ that pins the packages
-#   ACCELERATOR  cpu, gpu (adds NVIDIA's libraries), tpu (TensorFlow's TPU build; Dockerfile.tpu continues from it)
+#   TFX_LINE     1.21 or 1.16: the file of constraints/ that pins the packages
+#   BASE_IMAGE   Debian or Ubuntu with a python3 that the TFX line supports: 3.10 to 3.13, and glibc 2.38 or newer, for
+#                1.21; 3.10 for 1.16. scripts/image_base.sh makes one if none can be pulled.
+#   ACCELERATOR  cpu, gpu (adds NVIDIA's libraries), tpu (TensorFlow's TPU build, which the version of TFX 1.21 does not
+#                have; Dockerfile.tpu continues from it)
 #   EXTRAS       detloom's optional dependencies, such as onnx
 #   RUN_AS       the user id; 0 only if a platform requires root
 #   BEAM_IMAGE   the source of Apache Beam's boot program for the target `beam`: the SDK image for the Python and Beam
@@ -11,8 +12,8 @@
 #
 # Two optional secrets, which do not become part of the image or its history: pip_conf (a pip.conf, for example with your
 # own package index) and ca_bundle (certificates; use them by `cert = /run/secrets/ca_bundle` in the pip.conf).
-ARG BASE_IMAGE=docker.io/library/python:3.10-slim-bookworm
-ARG BEAM_IMAGE=docker.io/apache/beam_python3.10_sdk:2.61.0
+ARG BASE_IMAGE=docker.io/library/python:3.13-slim-trixie
+ARG BEAM_IMAGE=docker.io/apache/beam_python3.13_sdk:2.77.0
 
 # --- requirements: a separate stage, so that other changes of pyproject.toml do not install packages again ---
 FROM ${BASE_IMAGE} AS requirements
@@ -20,7 +21,7 @@ ARG ACCELERATOR=cpu
 ARG EXTRAS=""
 WORKDIR /requirements
 COPY pyproject.toml scripts/image_requirements.py /tmp/
-# In an environment, because its pip reads TOML for Python 3.10. Builders may compare file times, so the time is fixed.
+# In an environment, because its pip reads TOML for Python 3.10 of TFX 1.16. Builders may compare file times, so the time is fixed.
 RUN python3 -m venv /tmp/venv \
     && /tmp/venv/bin/python /tmp/image_requirements.py /tmp/pyproject.toml "${ACCELERATOR}" "${EXTRAS}" \
         > requirements.txt \
@@ -28,7 +29,7 @@ RUN python3 -m venv /tmp/venv \
 
 # --- packages: compiled and installed here; only the result is used below ---
 FROM ${BASE_IMAGE} AS packages
-ARG TFX_LINE=1.16
+ARG TFX_LINE=1.21
 ARG ACCELERATOR=cpu
 ENV PATH=/opt/detloom/venv/bin:${PATH}
 WORKDIR /build
@@ -112,7 +113,7 @@ ENTRYPOINT []
 CMD ["detloom", "--help"]
 
 ARG BASE_IMAGE
-ARG TFX_LINE=1.16
+ARG TFX_LINE=1.21
 ARG ACCELERATOR=cpu
 ARG VERSION=""
 ARG REVISION=""

@@ -2,50 +2,51 @@
 # Choose the TFX line and the Python for this machine. Print "LINE VERSION PATH", or print on stderr what to install.
 #
 #   PYTHON=/path/to/python3.10   use this Python (it is checked as well)
-#   TFX_LINE=1.16 | 1.21         use this line
+#   TFX_LINE=1.21 | 1.16         use this line
 set -euo pipefail
 unset PYTHONPATH PYTHONHOME PYTHONSTARTUP
 
-pythons_of_line() { # minor versions a line runs on, the preferred first
-    case $1 in
-        1.16) echo "3.10" ;;
-        1.21) echo "3.13 3.12 3.11 3.10" ;;
-        *) echo "TFX_LINE: got '$1', allowed: 1.16, 1.21." >&2 && return 1 ;;
-    esac
-}
+. "$(dirname "${BASH_SOURCE[0]}")/tfx_lines.sh"
 
 at_least() { [ "$(printf '%s\n%s\n' "$1" "$2" | sort -V | head -n 1)" = "$2" ]; } # at_least HAVE WANTED
 
 glibc_version() { getconf GNU_LIBC_VERSION 2>/dev/null | awk '{print $2}'; }
 
-has_new_libstdcxx() { # GLIBCXX_3.4.32 came with GCC 13; the wheels of TFX 1.21 link to it
+has_symbol_of_libstdcxx() { # has_symbol_of_libstdcxx NAME
     local library
     while read -r library; do
-        grep -aq 'GLIBCXX_3\.4\.32' "$library" && return 0
+        grep -aqF "$1" "$library" && return 0
     done < <(PATH=$PATH:/sbin:/usr/sbin ldconfig -p 2>/dev/null | awk '/libstdc\+\+\.so\.6 .*x86-64/ {print $NF}')
     return 1
 }
 
 lines_of_machine() { # sets LINES_HERE and WHY
-    local glibc
+    local glibc line needed symbol
     glibc=$(glibc_version)
     if [ "$(uname -s)-$(uname -m)" != Linux-x86_64 ] || [ -z "$glibc" ]; then
         echo "detloom: TFX has wheels for Linux on x86_64 with glibc only; this is $(uname -s) on $(uname -m)." \
             "Use a Linux machine or container." >&2
         return 1
     fi
-    if at_least "$glibc" 2.38 && has_new_libstdcxx; then
-        LINES_HERE="1.21 1.16"
-        WHY="glibc $glibc"
-    else
-        LINES_HERE="1.16"
-        WHY="TFX 1.21 needs glibc 2.38 and GLIBCXX_3.4.32; this machine has glibc $glibc"
-    fi
+    LINES_HERE="" WHY="this machine has glibc $glibc"
+    for line in $TFX_LINES; do
+        read -r needed symbol <<<"$(libraries_of_line "$line")"
+        if at_least "$glibc" "$needed" && { [ -z "$symbol" ] || has_symbol_of_libstdcxx "$symbol"; }; then
+            LINES_HERE+="$line "
+        else
+            WHY="TFX $line needs glibc $needed${symbol:+ and $symbol}; $WHY"
+        fi
+    done
     if [ -n "${TFX_LINE:-}" ]; then
-        pythons_of_line "$TFX_LINE" >/dev/null
+        check_line "$TFX_LINE"
         LINES_HERE=$TFX_LINE
         WHY="TFX_LINE=$TFX_LINE"
     fi
+}
+
+minors() { # minors LINES: the versions of Python that these run on, the newest first
+    local line
+    for line in $1; do pythons_of_line "$line"; done | tr ' ' '\n' | sort -ruV
 }
 
 candidates() { # paths of Python interpreters, one a line; some may not run
@@ -54,18 +55,18 @@ candidates() { # paths of Python interpreters, one a line; some may not run
         command -v "$PYTHON" || echo "$PYTHON"
         return
     fi
-    for minor in 3.13 3.12 3.11 3.10 3; do
+    for minor in $(minors "$TFX_LINES") 3; do
         command -v "python$minor" || true
     done
     # pyenv: the shim on the PATH prints "command not found" for a version that is installed but not selected.
     for root in "${PYENV_ROOT:-}" "$(pyenv root 2>/dev/null || true)" "$HOME/.pyenv"; do
-        [ -n "$root" ] && printf '%s\n' "$root"/versions/3.1[0-3]*/bin/python3 | sort -rV
+        [ -n "$root" ] && printf '%s\n' "$root"/versions/3.1*/bin/python3 | sort -rV
     done
     # uv: its own Python versions, even if the command is not on the PATH.
-    for minor in 3.13 3.12 3.11 3.10; do
+    for minor in $(minors "$TFX_LINES"); do
         uv python find --system --no-project "$minor" 2>/dev/null || true
     done
-    printf '%s\n' "${UV_PYTHON_INSTALL_DIR:-${XDG_DATA_HOME:-$HOME/.local/share}/uv/python}"/cpython-3.1[0-3]*/bin/python3 |
+    printf '%s\n' "${UV_PYTHON_INSTALL_DIR:-${XDG_DATA_HOME:-$HOME/.local/share}/uv/python}"/cpython-3.1*/bin/python3 |
         sort -rV
 }
 
@@ -115,7 +116,7 @@ choose() { # prints the choice, or fails
 
 complain() {
     local wanted line version fault path
-    wanted=$(for line in $LINES_HERE; do pythons_of_line "$line"; done | tr ' ' '\n' | sort -uV | paste -sd ' ')
+    wanted=$(minors "$LINES_HERE" | sort -V | paste -sd ' ')
     {
         echo "detloom: found no suitable Python. Required on this machine: Python ${wanted// / or } ($WHY)."
         [ -n "${PYTHON:-}" ] && echo "PYTHON=$PYTHON is set, so no other Python was tried."

@@ -2,15 +2,17 @@
 # Make a Debian base image with debootstrap and import it into podman or docker, for machines that cannot pull images.
 # Needs root. Prints the tag at the end; `make image BASE_IMAGE=THAT_TAG` builds on it.
 #
-#   TAG=localhost/detloom-base:bookworm   name of the image
-#   SUITE=bookworm | trixie               Debian 12 (for TFX 1.16) or 13 (for TFX 1.21, with Debian's own Python 3.13)
+#   TAG=localhost/detloom-base:SUITE      name of the image
+#   SUITE=trixie | bookworm               Debian 13 (for TFX 1.21, with Debian's own Python 3.13) or 12 (for TFX 1.16);
+#                                         default: that of TFX_LINE, or of the line of .venv, or trixie
 #   PYTHON_PREFIX=/path/to/python-3.10    a Python tree (bin/, lib/, include/), for example pyenv's, copied to /usr/local;
 #                                         required for bookworm, because no TFX line supports Python 3.11 on Debian 12
 #   DEBIAN_MIRROR=http://...              the mirror for debootstrap
 #   ENGINE=podman | docker
 set -euo pipefail
 
-SUITE=${SUITE:-bookworm}
+. "$(dirname "${BASH_SOURCE[0]}")/tfx_lines.sh"
+SUITE=${SUITE:-$(suite_of_line "$(line_of_images)")}
 TAG=${TAG:-localhost/detloom-base:$SUITE}
 ENGINE=${ENGINE:-$(command -v podman >/dev/null && echo podman || echo docker)}
 PYTHON_PREFIX=${PYTHON_PREFIX:-}
@@ -20,7 +22,7 @@ PYTHON_LIBRARIES=libbz2-1.0,libcrypt1,libexpat1,libffi8,liblzma5,libncursesw6,li
 case $SUITE in
     bookworm) PYTHON_LIBRARIES+=,libssl3 ;;
     trixie) PYTHON_LIBRARIES=${PYTHON_LIBRARIES/libreadline8/libreadline8t64},libssl3t64 ;;
-    *) echo "image-base: SUITE: got '$SUITE', allowed: bookworm, trixie." >&2 && exit 1 ;;
+    *) echo "image-base: SUITE: got '$SUITE', allowed: trixie, bookworm." >&2 && exit 1 ;;
 esac
 
 fail() { echo "image-base: $*" >&2 && exit 1; }

@@ -2,7 +2,8 @@
 # Build detloom's image with podman, or with docker if there is no podman. Print the tag at the end.
 #
 #   IMAGE=...                             its name; default: localhost/detloom:VERSION-tfxLINE[-gpu|-tpu|-beam]
-#   BASE_IMAGE TFX_LINE ACCELERATOR EXTRAS RUN_AS BEAM_IMAGE     see the Dockerfile
+#   TFX_LINE=1.21 | 1.16                  default: that of .venv, whose commands compile the jobs; without one, 1.21
+#   BASE_IMAGE ACCELERATOR EXTRAS RUN_AS BEAM_IMAGE     see the Dockerfile; the line decides on the two images
 #   TARGET=image | beam                   beam: a worker of Dataflow or Flink
 #   IMAGE_PIP_CONF=file IMAGE_CA_BUNDLE=file   a pip.conf and certificates for pip; neither becomes part of the image
 #   ENGINE=podman | docker   IMAGE_BUILD_ARGS="..."              more arguments for it, such as --network host
@@ -12,7 +13,16 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 ENGINE=${ENGINE:-$(command -v podman >/dev/null && echo podman || echo docker)}
 TARGET=${TARGET:-image}
 ACCELERATOR=${ACCELERATOR:-cpu}
-TFX_LINE=${TFX_LINE:-1.16}
+. scripts/tfx_lines.sh
+TFX_LINE=$(line_of_images)
+BASE_IMAGE=${BASE_IMAGE:-$(base_image_of_line "$TFX_LINE")}
+BEAM_IMAGE=${BEAM_IMAGE:-$(beam_image_of_line "$TFX_LINE")}
+libtpu=$(libtpu_of_line "$TFX_LINE")
+if [ "$ACCELERATOR" = tpu ] && [ -z "$libtpu" ]; then
+    echo "image: ACCELERATOR=tpu: TensorFlow has no build for TPUs of the version that TFX $TFX_LINE needs; use TFX_LINE=1.16" \
+        "for this image, and for the .venv that compiles its jobs." >&2
+    exit 2
+fi
 version=$(sed -n 's/^__version__ = "\(.*\)"$/\1/p' detloom/__init__.py)
 revision=$(git rev-parse HEAD 2>/dev/null || true)
 [ -z "$revision" ] || git diff --quiet HEAD || revision+=-changed
@@ -24,7 +34,7 @@ IMAGE=${IMAGE:-localhost/detloom:$version-tfx$TFX_LINE$kind}
 
 arguments=(--build-arg "TFX_LINE=$TFX_LINE" --build-arg "ACCELERATOR=$ACCELERATOR"
     --build-arg "VERSION=$version" --build-arg "REVISION=$revision")
-for name in BASE_IMAGE EXTRAS RUN_AS BEAM_IMAGE; do
+for name in BASE_IMAGE BEAM_IMAGE EXTRAS RUN_AS; do
     [ -z "${!name:-}" ] || arguments+=(--build-arg "$name=${!name}")
 done
 [ -z "${IMAGE_PIP_CONF:-}" ] || arguments+=(--secret "id=pip_conf,src=$IMAGE_PIP_CONF")

@@ -21,8 +21,8 @@ ROOMS = {
     "components": "properties fingerprints artifact_types beam_job pages storage examples_folder record_files "
     "evaluation_requirements image_header similarity example_gen dataset_validator pusher evaluator model_card retrain "
     "notifier resolvers notebooks __init__",
-    "pipelines": "samples dag check_learned_columns check_config lineage predict serving compile container local init "
-    "find_examples validate_folder backends doctor manifests timer local_runner "
+    "pipelines": "samples tfx_line dag check_learned_columns check_config lineage predict serving compile container "
+    "local init find_examples validate_folder backends doctor manifests timer local_runner "
     "python_api kfp_components command_line commands cli",
 }
 # Roots that a layer must not import; of `schemas`, the only ones it may beside the standard library.

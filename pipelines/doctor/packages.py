@@ -8,12 +8,7 @@ from collections.abc import Iterator
 from packaging.specifiers import SpecifierSet
 
 from detloom.pipelines.doctor.check_result import CheckResult
-
-# pip allows these beside TFX 1.16, which then cannot be imported.
-_KNOWN_PROBLEMS = {
-    "setuptools": ("<81", "TFX 1.16 imports pkg_resources, which later releases drop"),
-    "dill": (">=0.3", "tfx-bsl 1.16 imports it, and only Beam before 2.65 installs it"),
-}
+from detloom.pipelines.tfx_line import KNOWN_PROBLEMS, line_of
 
 
 def check_packages() -> Iterator[CheckResult]:
@@ -21,12 +16,10 @@ def check_packages() -> Iterator[CheckResult]:
     done = subprocess.run([sys.executable, "-m", "pip", "check"], capture_output=True, text=True, check=False)
     problems = done.stdout.strip().splitlines() if done.returncode else []
     has_failed = bool(done.returncode) and not problems
-    tfx = _version("tfx") or ""
-    if tfx.startswith("1.16."):
-        for name, (versions, reason) in _KNOWN_PROBLEMS.items():
-            found = _version(name)
-            if found is None or not SpecifierSet(versions).contains(found, prereleases=True):
-                problems.append(f"{name} {found or 'missing'}, required {versions}: {reason}")
+    for name, (versions, reason) in KNOWN_PROBLEMS.get(line_of(_version("tfx") or ""), {}).items():
+        found = _version(name)
+        if found is None or not SpecifierSet(versions).contains(found, prereleases=True):
+            problems.append(f"{name} {found or 'missing'}, required {versions}: {reason}")
     for problem in problems:
         next_step = "pip install the version that is named, with the constraints file of the TFX line"
         yield CheckResult(name="packages", status="error", detail=problem, next_step=next_step)

@@ -20,10 +20,10 @@ _WORKFLOWS = {"group": "argoproj.io", "version": "v1alpha1", "plural": "workflow
 _POLL_SECONDS = 1.0
 # The process of the task, which the launcher has started; PID 1 is Argo's.
 _KILL = """
-import os, signal
+import os, re, signal
 for pid in filter(str.isdigit, os.listdir("/proc")):
     words = open(f"/proc/{pid}/cmdline", "rb").read().split(b"\\0")
-    if words[0].endswith((b"python", b"python3", b"python3.10")) and words[1:2] == [b"-m"]:
+    if re.search(rb"python[0-9.]*$", words[0]) and words[1:2] == [b"-m"]:
         os.kill(int(pid), signal.SIGKILL)
 """
 _Value = TypeVar("_Value")

@@ -1,0 +1,23 @@
+"""The supported TFX lines: minor versions of TFX, each with its constraints. scripts/tfx_lines.sh is for shells."""
+
+import importlib.metadata
+
+TFX_LINES = ("1.21", "1.16")  # the preferred first
+
+# Packages that pip allows beside a line's TFX, which then cannot be imported: the required versions and the reason.
+KNOWN_PROBLEMS = {
+    "1.16": {
+        "setuptools": ("<81", "TFX 1.16 imports pkg_resources, which later releases drop"),
+        "dill": (">=0.3", "tfx-bsl 1.16 imports it, and only Beam before 2.65 installs it"),
+    }
+}
+
+
+def line_of(tfx_version: str) -> str:
+    """Return the line of a version, such as 1.21 of 1.21.0."""
+    return ".".join(tfx_version.split(".")[:2])
+
+
+def tfx_line() -> str:
+    """Return the line of the installed TFX without importing it."""
+    return line_of(importlib.metadata.version("tfx"))
