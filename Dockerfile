@@ -83,7 +83,10 @@ RUN pip wheel --no-cache-dir --no-deps --no-build-isolation --no-index --wheel-d
 # --- image: no compiler, no source, no cache ---
 FROM ${BASE_IMAGE} AS image
 ARG RUN_AS=1000
-ENV PATH=/opt/detloom/venv/bin:${PATH} \
+# GKE and Vertex AI mount NVIDIA's driver at /usr/local/nvidia and set neither path; elsewhere this folder does not exist.
+# Source: cmd/nvidia_gpu/nvidia_gpu.go of GoogleCloudPlatform/container-engine-accelerators.
+ENV PATH=/opt/detloom/venv/bin:${PATH}:/usr/local/nvidia/bin \
+    LD_LIBRARY_PATH=/usr/local/nvidia/lib64 \
     VIRTUAL_ENV=/opt/detloom/venv \
     HOME=/home/detloom \
     USER=detloom \
@@ -98,7 +101,8 @@ RUN useradd --non-unique --uid 1000 --gid 0 --no-log-init --no-create-home --hom
     && install -d -o 1000 -g 0 -m 775 /home/detloom /gcs /minio /s3
 COPY --from=packages /tensorflow /
 COPY --from=packages /opt/detloom /opt/detloom
-# The path of NVIDIA's libraries, if installed: in the loader's list instead of LD_LIBRARY_PATH, which a platform may set.
+# The path of NVIDIA's other libraries, if installed: in the loader's list instead of LD_LIBRARY_PATH, which is the driver's
+# and which a platform may set.
 RUN find /opt/detloom/venv/lib/python3*/site-packages/nvidia -type d -name lib -print \
         > /etc/ld.so.conf.d/detloom-nvidia.conf 2> /dev/null || true \
     && ldconfig

@@ -35,6 +35,7 @@ def test_the_older_line_is_built_on_its_own_python_and_beam(tmp_path):
     arguments = build_image(tmp_path, TFX_LINE="1.16", ACCELERATOR="tpu").stdout
     assert "BASE_IMAGE=docker.io/library/python:3.10-slim-bookworm" in arguments
     assert "BEAM_IMAGE=docker.io/apache/beam_python3.10_sdk:2.61.0" in arguments
+    assert "LIBTPU_VERSION=1.10.1 --file Dockerfile.tpu --target pjrt" in arguments
 
 
 def test_a_tpu_image_of_a_line_without_a_tpu_build_is_refused(tmp_path):
