@@ -6,6 +6,7 @@ from detloom.components.model_card.component import ModelCard as ModelCard
 from detloom.components.notebooks import show_in_notebooks as show_in_notebooks
 from detloom.components.notifier.component import Notifier as Notifier
 from detloom.components.pusher.component import DetectionPusher as DetectionPusher
+from detloom.components.resolvers.production_model import ProductionModel as ProductionModel
 from detloom.components.retrain.component import RetrainDecision as RetrainDecision
 from detloom.components.retrain.component import TrainingRecord as TrainingRecord
 from detloom.components.retrain.component import training_wanted as training_wanted

@@ -1,5 +1,6 @@
 __version__: str
 
+from detloom.pipelines.compile.compile_pipeline import compile_pipeline as compile_pipeline
 from detloom.pipelines.python_api import LoadedDetector as LoadedDetector
 from detloom.pipelines.python_api import evaluate as evaluate
 from detloom.pipelines.python_api import load_detector as load_detector

@@ -19,6 +19,7 @@ from detloom.schemas.errors import InputError
 from detloom.schemas.model.strategy import STRATEGY_VARIABLE, Strategy
 from detloom.schemas.reading.typed_dict import to_canonical_json
 from detloom.schemas.run_file.accelerators import is_tpu
+from detloom.schemas.run_file.kubeflow import Kubeflow
 from detloom.schemas.run_file.nodes import retry_of, settings_of
 from detloom.schemas.run_file.run_file import RunFile
 from detloom.trainer_module.runtime.cluster import DEFAULT_PORT, NUM_WORKERS, SERVICE
@@ -122,7 +123,7 @@ def _pod(run: RunFile, config_name: str, workers: int, arguments: Sequence[str])
         "imagePullPolicy": kubeflow.image_pull_policy,
         "command": ["python", "-m", "detloom.pipelines.cli", "train"],
         "args": [f"{_CONFIG_DIR}/{_CONFIG_FILE}", *(_literal(argument) for argument in arguments)],
-        "env": _environment(run, workers),
+        "env": _environment(run, kubeflow, workers),
         "ports": [{"name": "train", "containerPort": DEFAULT_PORT}],
         "resources": _without_empty({"limits": _without_empty(limits), "requests": _without_empty(requests)}),
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
@@ -147,14 +148,14 @@ def _pod(run: RunFile, config_name: str, workers: int, arguments: Sequence[str])
     return _without_empty(spec)
 
 
-def _environment(run: RunFile, workers: int) -> list[_Plain]:
+def _environment(run: RunFile, kubeflow: Kubeflow, workers: int) -> list[_Plain]:
     strategy, default = run.trainer.strategy, Strategy(kind="multi_worker")
     text = default.kind if strategy in (Strategy(), default) else to_canonical_json(strategy)
     variables: list[_Plain] = [
         {"name": NUM_WORKERS, "value": str(workers)},
         {"name": STRATEGY_VARIABLE, "value": _literal(text)},
     ]
-    for variable, reference in sorted(secrets_by_variable(run, _TRAINER).items()):
+    for variable, reference in sorted(secrets_by_variable(kubeflow, None).items()):
         secret = {"name": reference.name, "key": reference.key}
         variables.append({"name": variable, "valueFrom": {"secretKeyRef": secret}})
     return variables

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from detloom.pipelines.compile.pipeline_spec import Spec, dags_of
+from detloom.schemas.errors import InputError
 
 TRAINING_DAG = "training"
 _INPUT = re.compile(r"inputs\.artifacts\['([^']+)'\]")
@@ -25,7 +26,8 @@ def group_conditioned_tasks(spec: Spec) -> None:
         tasks = dag["tasks"]
         for condition, names in _tasks_by_condition(tasks).items():
             if any(producer in names for name in names for producer, _ in _sources(tasks[name]).values()):
-                assert TRAINING_DAG not in spec["components"], "two conditions on tasks that need each other"
+                if TRAINING_DAG in spec["components"]:
+                    raise InputError(f"{min(names)}: only one condition may have tasks that need each other.")
                 tasks[TRAINING_DAG] = _build_dag(spec, tasks, condition, names)
             else:
                 for name in names:

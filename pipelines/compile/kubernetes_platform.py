@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
+from detloom.pipelines.compile.job_settings import JobSettings
 from detloom.pipelines.dag.resources import resource_name
 from detloom.schemas.errors import InputError
-from detloom.schemas.model.strategy import STRATEGY_VARIABLE, StrategyKind
+from detloom.schemas.model.strategy import STRATEGY_VARIABLE, Strategy, StrategyKind
 from detloom.schemas.reading.redact import SecretReference
 from detloom.schemas.run_file.accelerators import (
     ANY_GPU,
@@ -25,16 +26,16 @@ from detloom.schemas.run_file.accelerators import (
     TPU_SLICES,
     is_tpu,
 )
-from detloom.schemas.run_file.kubeflow import Volume
+from detloom.schemas.run_file.kubeflow import Kubeflow, Volume
 from detloom.schemas.run_file.nodes import ALL_NODES, Accelerator, NodeSettings, settings_of
-from detloom.schemas.run_file.run_file import Place, RunFile
+from detloom.schemas.run_file.notifications import Notifications
 from detloom.trainer_module.run_state.run_folder import TRAINING_DIR_VARIABLE
 
 NOTIFIER_NODES = ("Notifier", "SkipNotifier", "FailureNotifier")
 TRAINING_NODES = ("Trainer", "Tuner")
 
 
-def build_platform(run: RunFile, executors: Mapping[str, str], settings: Mapping[str, str]) -> dict[str, Any]:
+def build_platform(job: JobSettings, executors: Mapping[str, str], settings: Mapping[str, str]) -> dict[str, Any]:
     """Return the platform document.
 
     Args:
@@ -46,43 +47,43 @@ def build_platform(run: RunFile, executors: Mapping[str, str], settings: Mapping
     """
     entries = {}
     for node_id, label in sorted(executors.items(), key=lambda item: item[1]):
-        entries[label] = _executor_entry(run, node_id, settings.get(node_id, ""))
+        entries[label] = _executor_entry(job, node_id, settings.get(node_id, ""))
     return {"platforms": {"kubernetes": {"deploymentSpec": {"executors": entries}}}}
 
 
-def environment_of(run: RunFile, node_id: str, place: Place) -> dict[str, str]:
+def environment_of(job: JobSettings, node_id: str) -> dict[str, str]:
     """Return environment variables for a node's container (`env` in the pipeline spec); none is a secret.
 
     Raises:
         InputError: for contradictory settings.
     """
-    if place != "kubeflow" or node_id not in TRAINING_NODES or run.kubeflow is None:
+    kubeflow = job.backend
+    if not isinstance(kubeflow, Kubeflow) or node_id not in TRAINING_NODES:
         return {}
     found: dict[str, str] = {}
-    if run.kubeflow.training_dir:
-        _check_training_dir(run.kubeflow.training_dir, [volume.mount_path for volume in run.kubeflow.volumes])
-        found[TRAINING_DIR_VARIABLE] = run.kubeflow.training_dir
-    accelerator = settings_of(run.nodes, node_id).accelerator
-    kind = strategy_of(run, node_id, accelerator)
+    if kubeflow.training_dir:
+        _check_training_dir(kubeflow.training_dir, [volume.mount_path for volume in kubeflow.volumes])
+        found[TRAINING_DIR_VARIABLE] = kubeflow.training_dir
+    kind = strategy_of(job.strategy, node_id, settings_of(job.nodes, node_id).accelerator)
     if kind is not None:
         found[STRATEGY_VARIABLE] = kind
     return found
 
 
-def strategy_of(run: RunFile, node_id: str, accelerator: Accelerator | None) -> StrategyKind | None:
-    """Return the strategy that a single machine must be told; None if it can detect it or the run file sets it.
+def strategy_of(strategy: Strategy, node_id: str, accelerator: Accelerator | None) -> StrategyKind | None:
+    """Return the strategy that a single machine must be told; None if it can detect it or `strategy` says it.
 
     Raises:
-        InputError: if the run file asks for devices that the machine does not have.
+        InputError: if `strategy` asks for devices that the machine does not have.
     """
-    asked = run.trainer.strategy.kind
+    asked = strategy.kind
     has_tpu = accelerator is not None and is_tpu(accelerator.type)
     if asked == "multi_worker":
         raise InputError(
             f"trainer.strategy.kind: got 'multi_worker', but {node_id} is one pod on Kubeflow; allowed: the devices of "
             "one machine, or `detloom manifest` for several."
         )
-    is_remote_tpu = bool(run.trainer.strategy.name)  # a TPU with a name is reached over the network
+    is_remote_tpu = bool(strategy.name)  # a TPU with a name is reached over the network
     if (asked == "tpu") != has_tpu and asked != "auto" and not is_remote_tpu:
         has = f"has {accelerator.count} {accelerator.type}" if accelerator else "asks for no accelerator"
         raise InputError(
@@ -123,21 +124,19 @@ def tolerations_of(node: NodeSettings) -> list[dict[str, str]]:
     return found
 
 
-def secrets_by_variable(run: RunFile, node_id: str) -> dict[str, SecretReference]:
-    """Return environment variables that Kubernetes fills from secrets: for all nodes, and for notification nodes.
+def secrets_by_variable(kubeflow: Kubeflow, notifications: Notifications | None) -> dict[str, SecretReference]:
+    """Return environment variables that Kubernetes fills from secrets: those of all nodes and of the notifications.
 
     Raises:
         InputError: if two secrets use the same variable.
     """
-    assert run.kubeflow is not None
     found = {
-        each.variable: SecretReference(kind="kubernetes", name=each.secret, key=each.key)
-        for each in run.kubeflow.secrets
+        each.variable: SecretReference(kind="kubernetes", name=each.secret, key=each.key) for each in kubeflow.secrets
     }
-    if node_id in NOTIFIER_NODES and run.notifications is not None:
+    if notifications is not None:
         from detloom.components.notifier.read_secret import secret_variables
 
-        for variable, reference in secret_variables(run.notifications).items():
+        for variable, reference in secret_variables(notifications).items():
             if found.get(variable, reference) != reference:
                 raise InputError(
                     f"kubeflow.secrets: {variable}: a secret of notifications uses this name; choose another one."
@@ -146,12 +145,13 @@ def secrets_by_variable(run: RunFile, node_id: str) -> dict[str, SecretReference
     return found
 
 
-def _executor_entry(run: RunFile, node_id: str, settings: str) -> dict[str, Any]:
-    assert run.kubeflow is not None
-    node, kubeflow = settings_of(run.nodes, node_id), run.kubeflow
+def _executor_entry(job: JobSettings, node_id: str, settings: str) -> dict[str, Any]:
+    node, kubeflow = settings_of(job.nodes, node_id), job.backend
+    assert isinstance(kubeflow, Kubeflow)
+    notifications = job.notifications if node_id in NOTIFIER_NODES else None
     secrets: dict[str, list[dict[str, str]]] = {}
     user = kubeflow.run_as_user
-    for variable, reference in sorted(secrets_by_variable(run, node_id).items()):
+    for variable, reference in sorted(secrets_by_variable(kubeflow, notifications).items()):
         secrets.setdefault(reference.name, []).append({"envVar": variable, "secretKey": reference.key})
     selector = selector_of(node, f"nodes, {node_id}")
     entry: dict[str, Any] = {

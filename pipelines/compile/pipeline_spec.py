@@ -13,6 +13,7 @@ from google.protobuf import json_format
 from kfp.pipeline_spec import pipeline_spec_pb2
 
 Spec = dict[str, Any]
+EXECUTOR_FLAG = "--executor_class_path"  # the first argument of TFX's compiler
 # Open-source Kubeflow builds names in Argo Workflows from them, with the suffix "-driver", and Argo limits the length
 # (argoproj/argo-workflows, workflow/validate/validate.go).
 _LEGAL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,119}")
@@ -44,6 +45,12 @@ def containers_of(spec: Spec) -> dict[str, Spec]:
         for name, component in sorted(spec["components"].items())
         if "container" in executors.get(component.get("executorLabel"), {})
     }
+
+
+def executors_of(spec: Spec) -> dict[str, Spec]:
+    """Return the containers that run the executor of a TFX component, not a command of their own."""
+    found = containers_of(spec).items()
+    return {name: container for name, container in found if container.get("args", [""])[0] == EXECUTOR_FLAG}
 
 
 def executor_labels_of(spec: Spec) -> dict[str, str]:

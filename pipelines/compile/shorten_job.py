@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from detloom.pipelines.compile.pipeline_spec import Spec, containers_of, tasks_of
+from detloom.pipelines.compile.pipeline_spec import Spec, containers_of, executors_of, tasks_of
 from detloom.pipelines.compile.spec_edits import INPUTS_SPEC
 from detloom.pipelines.dag.packed_settings import (
     INPUT_TYPES_FLAG,
@@ -31,7 +31,7 @@ def shorten(spec: Spec) -> None:
                 declared = artifact["artifactType"]
                 title = declared.get("schemaTitle") or yaml.safe_load(declared["instanceSchema"])["title"]
                 artifact["artifactType"] = short_type(str(title))
-    containers = containers_of(spec)
+    containers = executors_of(spec)
     for task in tasks_of(spec).values():
         node_id = task["componentRef"]["name"]
         if node_id in containers:

@@ -11,16 +11,22 @@ from typing import Any
 import yaml
 
 from detloom.components.fingerprints import CODE_FLAG, describe_code
-from detloom.pipelines.compile.pipeline_spec import Spec, containers_of, tasks_of
+from detloom.pipelines.compile.pipeline_spec import Spec, containers_of, executors_of, tasks_of
 from detloom.pipelines.dag.packed_settings import SYSTEM_TYPES, short_type
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.nodes import Retry
-from detloom.schemas.run_file.run_file import Place, RunFile
+from detloom.schemas.run_file.run_file import Place
 
 ENTRYPOINT = "detloom.pipelines.container.entrypoint"
-_ENTRYPOINTS = {"DetectionExampleGen": "detloom.pipelines.container.example_gen_entrypoint"}
+_EXAMPLE_GEN = "detloom.components.example_gen."
+_EXAMPLE_GEN_ENTRYPOINT = "detloom.pipelines.container.example_gen_entrypoint"
 _TRAINING = "detloom.trainer_module"  # the executors of Trainer and Tuner get its functions as parameters
-_MODULES = {"Trainer": (_TRAINING,), "Tuner": (_TRAINING,)}
+_TRAINERS = (
+    "detloom.components.retrain.reuse.",
+    "detloom.pipelines.dag.vertex_training_job.",
+    "tfx.components.trainer.",
+    "tfx.components.tuner.",
+)
 INPUTS_SPEC = "--json_serialized_inputs_spec_args"
 
 
@@ -35,69 +41,61 @@ def name_code(spec: Spec) -> None:
     The backends' cache keys contain the command, so a task runs again if its own code has changed. The container
     compares the fingerprint with the code in its image.
     """
-    for name, container in containers_of(spec).items():
-        command = container["command"]
-        entrypoint = command[2] = _ENTRYPOINTS.get(name, command[2])
-        executor = container["args"][1].rpartition(".")[0]
-        ours = (executor,) if executor.startswith("detloom.") else ()
-        command += [CODE_FLAG, describe_code(entrypoint, *ours, *_MODULES.get(name, ()))]
+    for container in executors_of(spec).values():
+        command, executor = container["command"], container["args"][1]
+        if executor.startswith(_EXAMPLE_GEN):
+            command[2] = _EXAMPLE_GEN_ENTRYPOINT
+        ours = [executor.rpartition(".")[0]] if executor.startswith("detloom.") else []
+        ours += [_TRAINING] if executor.startswith(_TRAINERS) else []
+        command += [CODE_FLAG, describe_code(command[2], *ours)]
 
 
 def set_time_limits(spec: Spec, seconds_by_node: Mapping[str, float]) -> None:
     """Let our entrypoint limit the time of a try, so that waiting for a machine does not count."""
-    for name, container in containers_of(spec).items():
+    for name, container in executors_of(spec).items():
         if name in seconds_by_node:
             container["command"] += ["--time_limit_seconds", str(math.ceil(seconds_by_node[name]))]
 
 
-def add_driver(spec: Spec, node_id: str) -> None:
-    """Run the node's driver before Vertex AI checks the cache, as TFX does for its own ExampleGens (tfx/orchestration/
-    kubeflow/v2/step_builder.py); open-source Kubeflow has no such hook.
+def add_drivers(spec: Spec) -> None:
+    """Run the driver of DetectionExampleGen before Vertex AI checks the cache, as TFX does for its own ExampleGens
+    (tfx/orchestration/kubeflow/v2/step_builder.py); open-source Kubeflow has no such hook.
 
     Call this after all edits of the container's arguments, because it copies them.
     """
-    container = containers_of(spec)[node_id]
-    args = container["args"]
-    assert args[0] == "--executor_class_path", args[0]
-    # No driver class is passed, because the entrypoint knows it.
-    container["lifecycle"] = {"preCacheCheck": {"command": [*container["command"], "--driver"], "args": args[2:]}}
+    for container in executors_of(spec).values():
+        if container["command"][2] == _EXAMPLE_GEN_ENTRYPOINT:
+            # No driver class is passed, because the entrypoint knows it.
+            hook = {"command": [*container["command"], "--driver"], "args": container["args"][2:]}
+            container["lifecycle"] = {"preCacheCheck": hook}
 
 
 def refresh_input_specs(spec: Spec) -> None:
     """Update the input types in the containers' arguments after edits of the components' declarations."""
-    for name, container in containers_of(spec).items():
+    for name, container in executors_of(spec).items():
         args = container["args"]
         declared = spec["components"][name].get("inputDefinitions", {})
         args[args.index(INPUTS_SPEC) + 1] = json.dumps(declared, sort_keys=True)
 
 
 # Their results depend on things that no cache sees: a folder of versions or records, the time, or a sent message.
-UNCACHED_NODES = frozenset(
-    (
-        "FailureNotifier",
-        "Notifier",
-        "ProductionModel",
-        "Pusher",
-        "RetrainDecision",
-        "SkipNotifier",
-        "TrainingRecord",
-        "WarmStartModel",
-    )
+_UNCACHED = (
+    "detloom.components.notifier.",
+    "detloom.components.pusher.",
+    "detloom.components.resolvers.",
+    "detloom.components.retrain.component.",
 )
-_EXAMPLE_GEN = "DetectionExampleGen"
 _YEAR_SECONDS = 365 * 24 * 3600
 _MAX_WAIT_ON_VERTEX = 3600  # kfp caps longer waits "to reflect runtime behavior" (kfp/dsl/structures.py)
 
 
-def uncached_nodes(run: RunFile, place: Place) -> frozenset[str]:
-    """Return the nodes that must not be cached."""
-    found = set(UNCACHED_NODES)
-    if place == "kubeflow":
-        found.add(_EXAMPLE_GEN)  # its driver does not run before the cache is checked, so new data would be missed
-    elif run.retrain is not None and run.retrain.max_age_days:
-        # The age of the model can require training although data and settings, and so the cache keys, are the same.
-        found |= {"Tuner", "Trainer"}
-    return frozenset(found)
+def uncached_nodes(spec: Spec, place: Place) -> frozenset[str]:
+    """Return the nodes that must not be cached.
+
+    On Kubeflow, no driver of an ExampleGen runs before the cache is checked, so new data would be missed.
+    """
+    uncached = (*_UNCACHED, _EXAMPLE_GEN, "tfx.components.example_gen.") if place == "kubeflow" else _UNCACHED
+    return frozenset(name for name, each in executors_of(spec).items() if each["args"][1].startswith(uncached))
 
 
 def set_caching(spec: Spec, uncached: Collection[str]) -> None:

@@ -5,7 +5,6 @@ from typing import Any
 
 from tfx import v1 as tfx
 from tfx.dsl.components.base.base_beam_component import BaseBeamComponent
-from tfx.dsl.components.base.base_component import BaseComponent
 from tfx.dsl.components.base.base_node import BaseNode
 from tfx.dsl.placeholder.placeholder import logical_not
 from tfx.types.component_spec import ChannelParameter
@@ -27,7 +26,6 @@ from detloom.pipelines.dag.data_nodes import (
     has_spans,
 )
 from detloom.pipelines.dag.local_copies import use_local_copies
-from detloom.pipelines.dag.resources import resources_of
 from detloom.pipelines.dag.training_nodes import (
     build_baseline,
     build_evaluator,
@@ -39,7 +37,6 @@ from detloom.pipelines.dag.training_nodes import (
     nonce,
     training_hash,
 )
-from detloom.schemas.run_file.nodes import settings_of
 from detloom.schemas.run_file.run_file import Place, RunFile
 
 
@@ -65,15 +62,11 @@ def create_pipeline(run: RunFile, place: Place = "local") -> tfx.dsl.Pipeline:
 
 
 def place_node(run: RunFile, node: BaseNode, place: Place) -> None:
-    """Set a node's Beam arguments and resources for `place`, and let it work on copies of artifacts in a bucket."""
+    """Set a node's Beam arguments for `place`, and let it work on copies of artifacts in a bucket."""
     if place == "local" and run.pipeline_root:
         use_local_copies(node)
     if isinstance(node, BaseBeamComponent):
         node.with_beam_pipeline_args(beam_args_of(run, node.id, place))
-    if isinstance(node, BaseComponent) and place != "local":
-        resources = resources_of(settings_of(run.nodes, node.id), place)
-        if resources is not None:
-            node.with_platform_config(resources)
 
 
 def _build_nodes(run: RunFile, place: Place) -> list[BaseNode]:

@@ -11,12 +11,16 @@ from detloom.schemas.run_file.data_checks import (
 )
 from detloom.schemas.run_file.evaluator import EvaluatorSettings
 from detloom.schemas.run_file.gates import BaselineGate, Gates, LatencyGate, MetricFloor, Override
+from detloom.schemas.run_file.kubeflow import Kubeflow, SecretVariable, Volume
 from detloom.schemas.run_file.model_card import ModelCardSettings
+from detloom.schemas.run_file.nodes import Accelerator, NodeSettings, Toleration
 from detloom.schemas.run_file.notifications import Email, Notifications, Webhook
 from detloom.schemas.run_file.push import Push
 from detloom.schemas.run_file.schedule import Retrain
+from detloom.schemas.run_file.vertex import Vertex
 
 __all__ = [
+    "Accelerator",
     "BaselineGate",
     "CountCheck",
     "DataChecks",
@@ -24,16 +28,22 @@ __all__ = [
     "EvaluatorSettings",
     "Gates",
     "HugeBoxCheck",
+    "Kubeflow",
     "LatencyGate",
     "MetricFloor",
     "ModelCardSettings",
     "NearDuplicateCheck",
+    "NodeSettings",
     "Notifications",
     "OverlapCheck",
     "Override",
     "Push",
     "Retrain",
+    "SecretVariable",
     "ShareCheck",
     "TinyBoxCheck",
+    "Toleration",
+    "Vertex",
+    "Volume",
     "Webhook",
 ]

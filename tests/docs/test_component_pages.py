@@ -4,30 +4,38 @@ import io
 import json
 import os
 import re
+import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tiny_detector
-import yaml
-from google.protobuf import json_format
-from kfp.pipeline_spec import pipeline_spec_pb2
+from message_server import serve_messages
 from ml_metadata.proto import metadata_store_pb2
 from PIL import Image
 from tfx import v1 as tfx
 from tfx.dsl.components.base.base_component import BaseComponent
 from tfx.orchestration.metadata import Metadata
 
+import detloom
 import detloom.components
 from detloom.schemas.contracts.detections import ASSET_CONFIG, ASSET_CONTRACT, OUTPUT_NAMES
 from detloom.schemas.contracts.label_map import LabelMap, write_label_map
 from detloom.schemas.model.export_and_quantization import Export
 from detloom.schemas.reading.typed_dict import to_canonical_json
+from detloom.schemas.run_file import Kubeflow, Vertex, Volume
 from detloom.schemas.run_file.read_config import read_config
 from detloom.trainer_module.detectors.families import family_of
 from detloom.trainer_module.export.serving_contract import format_contract
 
 ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "tests/conformance"))  # tests are not a package
+from conformance_driver.execute import run_job  # noqa: E402
+from conformance_driver.job import read_job  # noqa: E402
+from conformance_driver.run import Machine  # noqa: E402
+from conformance_driver.runner import SubprocessRunner  # noqa: E402
+
 PAGES = sorted(page for page in (ROOT / "docs/components").glob("*.md") if page.name != "README.md")
 CODE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 OBJECT_PX = 14
@@ -99,9 +107,9 @@ def write_photos(folder):
     (folder / "annotations" / "instances.json").write_text(json.dumps(content))
 
 
-def build_pipeline(page):
+def build_pipeline(page, code=None):
     names = {"__name__": page.stem}
-    exec(compile(code_of(page), str(page), "exec"), names)
+    exec(compile(code or code_of(page), str(page), "exec"), names)
     return tfx.dsl.Pipeline(
         pipeline_name=page.stem.replace("_", "-"),
         pipeline_root=os.path.abspath("artifacts"),
@@ -139,19 +147,55 @@ def test_each_component_has_a_page_with_an_example():
     assert [page.name for page in PAGES if f"({page.name})" not in index] == []
 
 
+def backend_of(place):
+    if place == "kubeflow":
+        volume = Volume(claim="work", mount_path=os.getcwd())
+        return Kubeflow(image="registry.example.org/detloom:1.0", volumes=(volume,))
+    image, root = "us-docker.pkg.dev/my-project/ml/detloom:1.0", "gs://bucket/root"
+    return Vertex(project="my-project", region="us-central1", image=image, pipeline_root=root)
+
+
+def compile_page(page, place):
+    """Compile the example of a page with the paths that its reader would write for a cluster."""
+    folder = {"kubeflow": os.getcwd(), "vertex": "/gcs/bucket"}[place]
+    code = re.sub(r'"(tfrecords|photos|records|serving)"', rf'"{folder}/\1"', code_of(page))
+    code = code.replace('source_uri="model"', 'source_uri="gs://bucket/model"')
+    if place == "kubeflow":
+        code = re.sub(r"baseline = tfx.dsl.Resolver\(.*?^\).with_id", PRODUCTION_MODEL, code, flags=re.S | re.M)
+    return read_job(detloom.compile_pipeline(build_pipeline(page, code), backend_of(place)), place)
+
+
+PRODUCTION_MODEL = """from detloom.components import ProductionModel
+baseline = ProductionModel(production="serving", candidate=model.outputs["result"]).with_id"""
+MOST_AT_NIGHT = [
+    pytest.param(page, marks=() if page.stem == "model_card" else pytest.mark.nightly, id=page.stem) for page in PAGES
+]
+EVERYWHERE = pytest.mark.parametrize("place", ["kubeflow", "vertex"])
+
+
+@EVERYWHERE
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_the_example_compiles_for_kubeflow_and_vertex(page, work_dir):
-    runner = tfx.orchestration.experimental
-    for file, is_kubeflow in (("job.yaml", True), ("job.json", False)):
-        config = runner.KubeflowV2DagRunnerConfig(default_image="image", use_pipeline_spec_2_1=is_kubeflow)
-        pipeline = build_pipeline(page)
-        runner.KubeflowV2DagRunner(config, output_filename=file).run(pipeline)
-        content = yaml.safe_load((work_dir / file).read_text())
-        message = pipeline_spec_pb2.PipelineSpec() if is_kubeflow else pipeline_spec_pb2.PipelineJob()
-        json_format.ParseDict(content, message)
-        labels = set((content if is_kubeflow else content["pipelineSpec"])["deploymentSpec"]["executors"])
-        nodes = [node for node in pipeline.components if isinstance(node, BaseComponent)]
-        assert {f"{node.id}_executor" for node in nodes} <= labels
+def test_the_example_compiles_for_kubeflow_and_vertex(page, place, work_dir):
+    job = compile_page(page, place)
+    nodes = [node for node in build_pipeline(page).components if isinstance(node, BaseComponent)]
+    assert {f"{node.id}_executor" for node in nodes} <= set(job.executors)
+
+
+@EVERYWHERE
+@pytest.mark.parametrize("page", MOST_AT_NIGHT)
+@pytest.mark.slow
+def test_the_compiled_commands_of_the_example_run(page, place, work_dir):
+    job = compile_page(page, place)
+    home, bucket = work_dir / "home", work_dir / "home/buckets/gcs/bucket"
+    shutil.copytree(work_dir / "model", bucket / "model")
+    for name in ("tfrecords", "photos"):
+        shutil.copytree(work_dir / name, bucket / name)
+    environment = {"PYTHONPATH": str(Path(detloom.__file__).parents[1]), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    with serve_messages() as hook:
+        runner = SubprocessRunner(home / "logs", {**environment, "CHAT_WEBHOOK": hook.url})
+        result = run_job(job, Machine(home, runner, {"work": work_dir}))
+    assert result.state == "SUCCEEDED", result.describe_failures()
+    assert len(hook.messages) == (page.stem == "notifier")
 
 
 @pytest.mark.nightly  # the runs: several nodes with Beam, each

@@ -9,7 +9,7 @@ source of its assumptions about a backend:
     Vertex AI Pipelines        is closed source: api/v2alpha1/pipeline_spec.proto of kubeflow/pipelines, TFX's
                                container code (tfx/orchestration/kubeflow/v2) and Google's documentation
 
-The driver refuses features that our jobs never use: loops, output parameters, importers, workspaces.
+The driver refuses features that our jobs never use: loops, output parameters, workspaces.
 
     read_job(text, "kubeflow")                           checks the job as the backend does at submission
     Machine(home, SubprocessRunner(home / "logs"))       keeps metadata and buckets for later runs

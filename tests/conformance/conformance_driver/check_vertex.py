@@ -50,5 +50,7 @@ def _check_executor(label: str, executor: Any) -> None:
                 and not executor.container.lifecycle.pre_cache_check.command
             ):
                 raise JobRefused(f"{label}: lifecycle.preCacheCheck has no command")
+        case "importer" | "resolver":
+            pass
         case kind:
             raise JobRefused(f"{label}: executors of kind {kind} are not supported by this driver")

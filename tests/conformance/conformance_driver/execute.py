@@ -142,8 +142,9 @@ def _finish(run: Run, rules: Rules, ready: _Ready) -> TaskResult:
         path = task.scope.path_of(task.name)
         scope = Scope(path, rules.start_dag(run, task), ready.parameters, ready.artifacts, policy)
         return _run_dag(run, rules, task, scope)
+    is_container = run.job.executor(task.spec).HasField("container")
     try:
-        return rules.run_task(run, task, ready.executor_input)
+        return (rules.run_task if is_container else rules.run_without_container)(run, task, ready.executor_input)
     except TaskRefused as error:
         return TaskResult(task.scope.path_of(task.name), "FAILED", error=str(error))
 

@@ -43,6 +43,9 @@ class Vertex(Rules):
     def root_of(self, root: str, pipeline: str, run_id: str) -> str:
         return f"{root}/{_PROJECT}/{pipeline}-{run_id[:8]}"
 
+    def artifact_name(self, artifact_id: int) -> str:
+        return _artifact_name(artifact_id)
+
     def input_artifact(self, artifact: Artifact, is_from_dag: bool) -> Any:
         del is_from_dag
         found = pipeline_spec_pb2.RuntimeArtifact(name=artifact.name, uri=artifact.uri)
@@ -124,14 +127,17 @@ class Vertex(Rules):
             result.state = "SUCCEEDED"
 
 
+def _artifact_name(artifact_id: int) -> str:
+    return f"{_PLACE}/metadataStores/default/artifacts/{artifact_id}"
+
+
 def _provision(run: Run, task: Task, executor_input: Any) -> dict[str, int]:
     """Return the ids of the new artifacts, by output."""
     folder = f"{run.root}/{task.name}_{uuid.uuid4().int % 2**63}"
     ids: dict[str, int] = {}
     for key, spec in sorted(task.component.output_definitions.artifacts.items()):
         ids[key] = run.store.next_artifact_id(reserved=len(ids))
-        name = f"{_PLACE}/metadataStores/default/artifacts/{ids[key]}"
-        add_output(executor_input, key, spec, name, f"{folder}/{key}")
+        add_output(executor_input, key, spec, _artifact_name(ids[key]), f"{folder}/{key}")
     executor_input.outputs.output_file = f"{folder}/executor_output.json"
     return ids
 

@@ -8,7 +8,7 @@ import yaml
 
 import detloom
 from detloom.components.fingerprints import check_code, package_fingerprint, read_job_code
-from detloom.pipelines.compile.compile_job import format_json, format_yaml
+from detloom.pipelines.compile.compile_pipeline import format_json, format_yaml
 from detloom.pipelines.compile.pipeline_spec import containers_of, dags_of, tasks_of
 from detloom.pipelines.compile.shorten_job import constants_of
 from detloom.pipelines.container.run_node import VERTEX_PUSHER

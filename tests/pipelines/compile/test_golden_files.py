@@ -16,7 +16,7 @@ import pytest
 import yaml
 from conformance_driver.job import read_job
 
-from detloom.pipelines.compile.compile_job import format_json, format_yaml
+from detloom.pipelines.compile.compile_pipeline import format_json, format_yaml
 from detloom.pipelines.dag.packed_settings import PACKED, unpack
 
 GOLDEN = Path(__file__).parent / "golden"

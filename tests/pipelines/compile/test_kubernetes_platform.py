@@ -3,6 +3,7 @@
 import pytest
 from conformance_driver.pod_settings import FIELDS, check_settings
 
+from detloom.pipelines.compile.job_settings import job_settings_of
 from detloom.pipelines.compile.kubernetes_platform import build_platform, environment_of
 from detloom.pipelines.dag.resources import resources_of
 from detloom.schemas.errors import InputError
@@ -15,7 +16,9 @@ TPU = {"node": "Trainer", "accelerator": {"type": "tpu-v5e", "count": 4}}
 
 def executors(run, **labels):
     texts = dict.fromkeys(labels.values(), '{"path": "/data/cells"}')
-    document = build_platform(run, {node: f"{node}_executor" for node in labels.values()}, texts)
+    document = build_platform(
+        job_settings_of(run, "kubeflow"), {node: f"{node}_executor" for node in labels.values()}, texts
+    )
     assert list(document) == ["platforms"]
     assert list(document["platforms"]) == ["kubernetes"]
     return document["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
@@ -92,7 +95,9 @@ def test_containers_do_not_run_as_root(run_of):
     ],
 )
 def test_a_path_in_the_settings_decides_who_gets_a_volume(run_of, text, is_needed):
-    executors = build_platform(run_of(kubeflow=KUBEFLOW), {"Pusher": "e"}, {"Pusher": text})["platforms"]
+    executors = build_platform(
+        job_settings_of(run_of(kubeflow=KUBEFLOW), "kubeflow"), {"Pusher": "e"}, {"Pusher": text}
+    )["platforms"]
     assert ("pvcMount" in executors["kubernetes"]["deploymentSpec"]["executors"]["e"]) == is_needed
 
 
@@ -151,15 +156,15 @@ def test_without_requests_there_are_no_resources(run_of):
 def test_the_trainer_gets_its_persistent_folder_and_the_tpu_strategy(run_of):
     run = run_of(kubeflow={**KUBEFLOW, "training_dir": "/data/unfinished"}, nodes=[TPU])
     expected = {"DETLOOM_TRAINING_DIR": "/data/unfinished", "DETLOOM_STRATEGY": "tpu"}
-    assert environment_of(run, "Trainer", "kubeflow") == expected
-    assert environment_of(run, "Tuner", "kubeflow") == {"DETLOOM_TRAINING_DIR": "/data/unfinished"}
-    assert environment_of(run, "StatisticsGen", "kubeflow") == environment_of(run, "Trainer", "vertex") == {}
+    assert environment_of(job_settings_of(run, "kubeflow"), "Trainer") == expected
+    assert environment_of(job_settings_of(run, "kubeflow"), "Tuner") == {"DETLOOM_TRAINING_DIR": "/data/unfinished"}
+    assert environment_of(job_settings_of(run, "kubeflow"), "StatisticsGen") == {}
 
 
 def test_a_training_folder_outside_of_volumes_is_refused(run_of):
     run = run_of(kubeflow={**KUBEFLOW, "training_dir": "/database/x"})
     with pytest.raises(InputError, match=r"training_dir: got '/database/x', allowed: .*kubeflow\.volumes \(/data\)"):
-        environment_of(run, "Trainer", "kubeflow")
+        environment_of(job_settings_of(run, "kubeflow"), "Trainer")
 
 
 @pytest.mark.parametrize(
@@ -173,4 +178,4 @@ def test_a_training_folder_outside_of_volumes_is_refused(run_of):
 def test_a_strategy_that_does_not_fit_the_pod_is_refused(run_of, kind, nodes, message):
     run = run_of(kubeflow=KUBEFLOW, nodes=nodes, trainer={"strategy": {"kind": kind}})
     with pytest.raises(InputError, match=message):
-        environment_of(run, "Trainer", "kubeflow")
+        environment_of(job_settings_of(run, "kubeflow"), "Trainer")

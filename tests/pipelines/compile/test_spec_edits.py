@@ -1,13 +1,13 @@
 import pytest
 
 from detloom.components.fingerprints import describe_code
+from detloom.pipelines.compile.pipeline_spec import tasks_of
 from detloom.pipelines.compile.spec_edits import (
     entrypoint_command,
     name_code,
     retry_policy,
     set_retries,
     set_time_limits,
-    uncached_nodes,
 )
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.nodes import Retry
@@ -58,18 +58,20 @@ def make_spec():
     }
 
 
-def test_example_gen_is_uncached_on_kubeflow_because_no_driver_runs_there(read_run):
-    kubeflow = uncached_nodes(read_run("kubeflow_cpu"), "kubeflow")
-    vertex = uncached_nodes(read_run("vertex_tpu_v5e"), "vertex")
-    assert kubeflow - vertex == {"DetectionExampleGen"}
-    assert {"Pusher", "ProductionModel", "RetrainDecision", "TrainingRecord", "Notifier"} <= vertex
+def uncached_tasks(spec):
+    return {name for name, task in tasks_of(spec).items() if task.get("cachingOptions") == {}}
 
 
-def test_training_is_uncached_on_vertex_if_its_age_is_limited(read_run):
-    trained = {"Tuner", "Trainer"}
-    assert trained <= uncached_nodes(read_run("vertex_gpu_dataflow"), "vertex")  # max_age_days: 30
-    ageless = read_run("vertex_gpu_dataflow", "retrain.max_age_days=0")
-    assert trained.isdisjoint(uncached_nodes(ageless, "vertex"))
+def test_example_gen_is_uncached_on_kubeflow_because_no_driver_runs_there(compile_spec):
+    kubeflow, vertex = uncached_tasks(compile_spec("kubeflow_gpu")), uncached_tasks(compile_spec("vertex_gpu_dataflow"))
+    assert "DetectionExampleGen" in kubeflow - vertex
+    shared = {"Pusher", "ProductionModel", "RetrainDecision", "TrainingRecord", "Notifier", "FailureNotifier"}
+    assert shared <= kubeflow & vertex
+
+
+def test_training_is_uncached_on_vertex_if_its_age_is_limited(compile_spec):
+    assert "Trainer" in uncached_tasks(compile_spec("vertex_gpu_dataflow"))  # max_age_days: 30
+    assert "Trainer" not in uncached_tasks(compile_spec("vertex_gpu_dataflow", "retrain.max_age_days=0"))
 
 
 def test_a_task_without_retries_has_no_policy():
