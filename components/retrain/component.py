@@ -33,6 +33,7 @@ from detloom.components.properties import (
     TRAIN_PROPERTY,
     VERSION_PROPERTY,
     ComponentParams,
+    address_of,
     int_property,
     string_property,
 )
@@ -49,6 +50,7 @@ from detloom.components.retrain.training_record import (
 from detloom.components.storage.storage import open_storage
 from detloom.schemas.contracts.detections import SAVED_MODEL_FILE, SERVING_FOLDER
 from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, parse_label_map
+from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import show_address
 from detloom.schemas.reading.text_file import write_text_file
 from detloom.schemas.run_file.data_checks import DataChecks
@@ -95,6 +97,7 @@ class DecisionExecutor(BaseExecutor):
         examples = artifact_utils.get_single_instance(input_dict[EXAMPLES_KEY])
         output = artifact_utils.get_single_instance(output_dict[DECISION_KEY])
         last = training_record.read_last_record(params.retrain.records, params.pipeline)
+        model = _model_to_reuse(last, params.config_hash)
         decision = decide(
             params.retrain,
             params.checks,
@@ -109,8 +112,8 @@ class DecisionExecutor(BaseExecutor):
             last,
             training_record.current_time(),
             is_rolled_back=last is not None and training_record.is_rolled_back(last, params.production),
-            has_model=last is not None and _has_model(last),
-            has_same_classes=last is not None and _has_same_classes(last, examples.uri),
+            has_model=bool(model),
+            has_same_classes=bool(model) and _has_same_classes(model, examples.uri),
         )
         if decision.reuse and last is not None:
             output.set_string_custom_property(REUSED_PROPERTY, json.dumps(last.outputs))
@@ -132,7 +135,7 @@ class RecordExecutor(BaseExecutor):
         model = artifact_utils.get_single_instance(input_dict[MODEL_KEY])
         is_blessed = model_utils.is_model_blessed(artifact_utils.get_single_instance(input_dict[BLESSING_KEY]))
         outcome: Literal["blessed", "refused"] = "blessed" if is_blessed else "refused"
-        outputs = {key: input_dict[key][0].uri for key in (MODEL_KEY, MODEL_RUN_KEY) if input_dict.get(key)}
+        outputs = {key: address_of(input_dict[key][0]) for key in (MODEL_KEY, MODEL_RUN_KEY) if input_dict.get(key)}
         last = training_record.read_last_record(params.retrain.records, params.pipeline)
         training = FinishedTraining(
             time=training_record.next_time(params.retrain.records, params.pipeline).isoformat(),
@@ -154,15 +157,22 @@ class RecordExecutor(BaseExecutor):
         logging.info("TrainingRecord: wrote %s to %s.", name, show_address(params.retrain.records))
 
 
-def _has_model(training: FinishedTraining) -> bool:
-    address = training.outputs.get(MODEL_KEY)
-    return address is not None and open_storage(address).exists(f"{SERVING_FOLDER}/{SAVED_MODEL_FILE}")
+def _model_to_reuse(last: FinishedTraining | None, config_hash: str) -> str:
+    """Return the address of the last model if settings have changed; empty if it is gone or cannot be read here."""
+    if last is None or last.config_hash == config_hash or MODEL_KEY not in last.outputs:
+        return ""
+    address = last.outputs[MODEL_KEY]
+    try:
+        return address if open_storage(address).exists(f"{SERVING_FOLDER}/{SAVED_MODEL_FILE}") else ""
+    except (InputError, OSError) as error:  # a container may have no access to the bucket
+        logging.warning("The model of the last training run cannot be read: %s", error)
+        return ""
 
 
-def _has_same_classes(training: FinishedTraining, examples_uri: str) -> bool:
+def _has_same_classes(model: str, examples_uri: str) -> bool:
     """Compare the label maps, as the evaluator does; True if the examples have none."""
     of_data = open_storage(examples_uri).read(LABEL_MAP_FILE)
-    of_model = open_storage(training.outputs.get(MODEL_KEY, "")).read(f"{SERVING_FOLDER}/{LABEL_MAP_PATH}")
+    of_model = open_storage(model).read(f"{SERVING_FOLDER}/{LABEL_MAP_PATH}")
     if of_data is None or of_model is None:
         return of_data is None
     return parse_label_map(of_data.decode()) == parse_label_map(of_model.decode())

@@ -4,15 +4,17 @@ RetrainDecision then names the outputs of that training run, which become those 
 """
 
 import json
+from pathlib import Path
 from typing import Any
 
 from absl import logging
 from tfx.components.trainer.executor import GenericExecutor
 from tfx.components.tuner.executor import Executor as StockTunerExecutor
-from tfx.utils import io_utils
 
 from detloom.components.artifact_types import Artifacts
 from detloom.components.properties import DECISION_KEY, REUSED_PROPERTY, string_property
+from detloom.components.storage.local_copy import copy_folder
+from detloom.components.storage.storage import open_storage
 
 
 class Reusing:
@@ -27,7 +29,7 @@ class Reusing:
         sources = json.loads(reused[0] or "")
         for name in sources.keys() & output_dict.keys():
             logging.info("Not trained again: %s is that of %s.", name, sources[name])
-            io_utils.copy_dir(sources[name], output_dict[name][0].uri)
+            copy_folder(open_storage(sources[name]), "", Path(output_dict[name][0].uri))
 
 
 class ReusingTrainer(Reusing, GenericExecutor):

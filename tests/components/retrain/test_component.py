@@ -1,6 +1,7 @@
 """Constructors, parameters and executors of RetrainDecision and TrainingRecord."""
 
 import json
+import shutil
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -54,12 +55,14 @@ def decide(inputs, params, folder):
     return decision
 
 
-def record(inputs, params, folder, decision, *, is_blessed):
+def record(inputs, params, folder, decision, *, is_blessed, address=""):
     blessing, output = standard_artifacts.ModelBlessing(), TrainingRecord()
     blessing.set_int_custom_property("blessed", int(is_blessed))
     output.uri = str(folder)
     model = standard_artifacts.Model()
     model.uri = str(folder.parent / "model")
+    if address:
+        model.set_string_custom_property("address", address)
     (Path(model.uri) / "Format-Serving").mkdir(parents=True, exist_ok=True)
     (Path(model.uri) / "Format-Serving" / "saved_model.pb").write_bytes(b"graph")
     inputs = {**inputs, "decision": [decision], "model": [model], "blessing": [blessing]}
@@ -152,6 +155,23 @@ def test_after_a_gate_changed_the_trainer_copies_the_last_model_and_its_record_i
     assert after == replace(before, outcome="blessed", config_hash=params.config_hash)
     assert len(list((tmp_path / "records/training_records/cells").iterdir())) == 1
     assert decide(inputs, params, tmp_path / "third").get_int_custom_property("train") == 0
+
+
+@pytest.mark.parametrize(("address", "is_reused"), [("gs://bucket/model", True), ("minio://bucket/model", False)])
+def test_the_model_of_a_container_is_found_at_its_address(inputs, params, tmp_path, make_bucket, address, is_reused):
+    make_bucket("gs").put("model/Format-Serving/saved_model.pb", b"graph")
+    first = decide(inputs, params, tmp_path / "first")
+    record(inputs, params, tmp_path / "record", first, is_blessed=True, address=address)
+    shutil.rmtree(tmp_path / "model")  # the copy of that container
+    decision = decide(inputs, replace(params, config_hash='{"gates": "c1"}'), tmp_path / "second")
+    assert decision.get_int_custom_property("train") == 1
+    reason = decision.get_string_custom_property("reason")
+    assert ("its model cannot be read" not in reason) == is_reused
+    if is_reused:
+        model = standard_artifacts.Model()
+        model.uri = str(tmp_path / "copy")
+        ReusingTrainer().Do({"decision": [decision]}, {"model": [model]}, {})
+        assert (tmp_path / "copy/Format-Serving/saved_model.pb").read_bytes() == b"graph"
 
 
 def test_a_model_is_not_evaluated_again_on_data_that_give_its_class_names_other_ids(inputs, params, tmp_path):
