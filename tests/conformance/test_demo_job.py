@@ -30,28 +30,12 @@ from detloom.components.pusher.versions import open_destination, read_version_ma
 ROOT = "minio://mlpipeline/v2/artifacts"
 ADDRESS_SECRET = "t0ps3cret"
 KILLED = 137
-PLACES: dict[Backend, list[str]] = {
-    "kubeflow": [
-        "kubeflow.image=registry.example.org/detloom:1.0",
-        f"kubeflow.pipeline_root={ROOT}",
-        "kubeflow.volumes=[{claim: models, mount_path: /models}]",
-        "kubeflow.training_dir=/models/unfinished",
-        "push_to=/models/demo",
-    ],
-    "vertex": [
-        "vertex.project=my-project",
-        "vertex.region=us-central1",
-        "vertex.image=us-docker.pkg.dev/my-project/detloom/detloom:1.0",
-        "vertex.pipeline_root=gs://my-bucket/detloom",
-        "push_to=gs://bucket/serving",
-        "retrain.records=/gcs/my-bucket/records",
-    ],
-}
+BACKENDS: tuple[Backend, ...] = ("kubeflow", "vertex")
 WEBHOOKS: dict[Backend, str] = {"kubeflow": "kubernetes:webhook/url", "vertex": "env:WEBHOOK"}
-LOST: dict[Backend, str] = {"kubeflow": "/models/lost", "vertex": "/gcs/my-bucket/lost"}
 TRAINED_LONGER = ["train.num_steps=6"]
 RETRIED = ["nodes=[{node: Pusher, max_retries: 2, backoff_seconds: 30}]"]
 ON_CONDITION = ["retrain.min_new_images=1"]
+OTHER_GATE = ["gates.baseline.min_ap_change=-0.9"]
 FIRST, SECOND = "first", "second"
 WITHOUT_REASON, ROLLED_BACK, WITHOUT_DATA = "without reason", "rolled back", "without data"
 DATA_NODES = ("DetectionExampleGen", "StatisticsGen", "ImportSchemaGen", "ExampleValidator", "DatasetValidator")
@@ -95,6 +79,10 @@ class Place:
     def run(self, name: str, job: Job) -> None:
         self.runs[name] = run_job(job, self.machine)
         self.versions[name] = list_versions(self.serving)
+        mount = self.machine.home / "buckets/gcs/bucket"  # shows the same bucket as the server
+        for path in mount.rglob("*"):
+            if path.is_file():
+                self.bucket.put(path.relative_to(mount).as_posix(), path.read_bytes())
 
     def digest_of(self, version: int) -> str:
         """Return what identifies a version's model; the manifest is that of the last push."""
@@ -108,6 +96,26 @@ class Place:
 
     def decision_of(self, result: RunResult) -> dict[str, Any]:
         return json.loads(self.file_of(result, "DetectionEvaluator", "evaluation", "decision.json").read_text())
+
+
+def settings_of(backend: Backend, folder: Path) -> list[str]:
+    """Return the settings of a backend; the volume is mounted at its own path, as `SubprocessRunner` requires."""
+    if backend == "vertex":
+        return [
+            "vertex.project=my-project",
+            "vertex.region=us-central1",
+            "vertex.image=us-docker.pkg.dev/my-project/detloom/detloom:1.0",
+            "vertex.pipeline_root=gs://bucket/detloom",
+            "push_to=gs://bucket/serving",
+            "retrain.records=/gcs/bucket/records",
+        ]
+    return [
+        "kubeflow.image=registry.example.org/detloom:1.0",
+        f"kubeflow.pipeline_root={ROOT}",
+        f"kubeflow.volumes=[{{claim: models, mount_path: {folder}/models}}]",
+        f"kubeflow.training_dir={folder}/models/unfinished",
+        f"push_to={folder}/models/demo",
+    ]
 
 
 def compiled(backend: Backend, *settings: Sequence[str]) -> Job:
@@ -125,11 +133,10 @@ def compiled(backend: Backend, *settings: Sequence[str]) -> Job:
 def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Backend, "Future[Place]"]]:
     """Return the runs of both backends."""
     folder = tmp_path_factory.mktemp("demo")
-    jobs = {
-        backend: jobs_for(backend) for backend in PLACES
-    }  # before any thread starts: TFX's compiler has global state
+    # before any thread starts: TFX's compiler has global state
+    jobs = {backend: jobs_for(backend, folder / backend) for backend in BACKENDS}
     with contextlib.ExitStack() as stack:
-        hooks = {backend: stack.enter_context(serve_messages(ADDRESS_SECRET)) for backend in PLACES}
+        hooks = {backend: stack.enter_context(serve_messages(ADDRESS_SECRET)) for backend in BACKENDS}
         server = BucketServer(is_google=True)
         stack.enter_context(server.running())
         environment = stack.enter_context(pytest.MonkeyPatch.context())
@@ -137,23 +144,24 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Backend, "
         threads = stack.enter_context(ThreadPoolExecutor())
         yield {
             backend: threads.submit(run_all, backend, folder / backend, jobs[backend], server.bucket, hooks[backend])
-            for backend in PLACES
+            for backend in BACKENDS
         }
 
 
-def jobs_for(backend: Backend) -> dict[str, Job]:
+def jobs_for(backend: Backend, folder: Path) -> dict[str, Job]:
     """Return the jobs in the order in which they run."""
     notified = [
         f"notifications={{events: [failed, refused, pushed, skipped], webhook: {{url: '{WEBHOOKS[backend]}'}}}}"
     ]
-    first = [PLACES[backend], ON_CONDITION]
+    first = [settings_of(backend, folder), ON_CONDITION]
     later = [*first, TRAINED_LONGER, RETRIED, notified]
+    lost: dict[Backend, str] = {"kubeflow": f"{folder}/models/lost", "vertex": "/gcs/bucket/lost"}
     settings: dict[str, list[list[str]]] = {
         FIRST: first,
         SECOND: later,
         WITHOUT_REASON: later,
-        ROLLED_BACK: later,
-        WITHOUT_DATA: [*later, [f"data.path={LOST[backend]}"]],
+        ROLLED_BACK: [*later, OTHER_GATE],
+        WITHOUT_DATA: [*later, [f"data.path={lost[backend]}"]],
     }
     return {name: compiled(backend, *each) for name, each in settings.items()}
 
@@ -202,7 +210,7 @@ def vertex(places: dict[Backend, "Future[Place]"]) -> Place:
     return places["vertex"].result()
 
 
-@pytest.fixture(params=PLACES)
+@pytest.fixture(params=BACKENDS)
 def place(request: pytest.FixtureRequest, places: dict[Backend, "Future[Place]"]) -> Place:
     return places[request.param].result()
 
@@ -253,24 +261,28 @@ def test_nothing_is_trained_without_a_reason(place):
     assert place.runs[SECOND].states()["SkipNotifier"] == "SKIPPED"
 
 
-def test_on_vertex_an_unchanged_run_is_cached_and_pushes_nothing(vertex):
+def test_on_vertex_a_changed_gate_evaluates_the_model_again_and_trains_none(vertex):
     run = vertex.runs[ROLLED_BACK]
     assert run.state == "SUCCEEDED", run.describe_failures()
-    assert {run.states()[node] for node in (*DATA_NODES, "Trainer")} == {"CACHED"}
-    assert run["Pusher"].state == "SUCCEEDED"
-    assert vertex.versions[ROLLED_BACK] == [*vertex.versions[SECOND], vertex.restored]
+    assert {run.states()[node] for node in DATA_NODES} == {"CACHED"}
+    log = (run.logs / f"{run['Trainer'].tries[-1].pod}.log").read_text()
+    assert "Not trained again: model is that of gs://bucket/detloom/" in log
+
+
+def test_on_kubeflow_a_changed_gate_trains_because_no_pod_sees_the_model_of_an_earlier_run(kubeflow):
+    (decision,) = kubeflow.runs[ROLLED_BACK]["RetrainDecision"].outputs["decision"]
+    assert "its model cannot be read" in decision.metadata["reason"]
 
 
 def test_after_a_rollback_the_served_model_is_the_baseline_and_the_other_does_not_return(place):
     run = place.runs[ROLLED_BACK]
     assert run.state == "SUCCEEDED", run.describe_failures()
-    assert run.states()["Trainer"] in ("SUCCEEDED", "CACHED")  # the data of the other model count as new
     (found,) = run["ProductionModel"].outputs["model"]
     assert int(found.metadata["pushed_version"]) == place.restored
-    good, bad = place.versions[SECOND]
-    assert place.digest_of(place.restored) == place.digest_of(good)
-    later = [version for version in place.versions[ROLLED_BACK] if version > place.restored]
-    assert place.digest_of(bad) not in [place.digest_of(version) for version in later]
+    assert place.digest_of(place.restored) == place.digest_of(place.versions[FIRST][0])
+    (pushed,) = run["Pusher"].outputs["pushed_model"]
+    assert "was rolled back" in pushed.metadata["reason"]
+    assert place.versions[ROLLED_BACK] == [*place.versions[SECOND], place.restored]
 
 
 def test_a_run_without_data_fails_and_trains_nothing(place):

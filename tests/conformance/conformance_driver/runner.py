@@ -38,7 +38,8 @@ class SubprocessRunner:
     """Run commands on this machine.
 
     A process has no mounts: paths below them are replaced in its arguments and variables, and the environment gives the
-    storage root for addresses that become paths.
+    storage root for addresses that become paths. Packed settings hide their paths, so a volume must be mounted at the
+    path of its own folder.
     """
 
     def __init__(self, logs: Path, image_env: Mapping[str, str] | None = None, timeout_seconds: float = 1800) -> None:
@@ -60,6 +61,8 @@ class SubprocessRunner:
 
     def run(self, command: list[str], env: dict[str, str], mounts: dict[Path, str]) -> int:
         """Run the command; see `Runner`. A command over the time limit is killed."""
+        volumes = {folder: path for folder, path in mounts.items() if path.lstrip("/") not in FOLDERS.values()}
+        assert all(path == str(folder) for folder, path in volumes.items()), volumes
         shown = {name: _without_mounts(value, mounts) for name, value in env.items()}
         (root,) = {folder.parent for folder, path in mounts.items() if path.lstrip("/") in FOLDERS.values()}
         with open(self.logs / f"{env[POD_NAME]}.log", "wb") as log:
