@@ -29,6 +29,7 @@ from detloom.schemas.run_file.accelerators import (
 from detloom.schemas.run_file.kubeflow import Kubeflow, Volume
 from detloom.schemas.run_file.nodes import ALL_NODES, Accelerator, NodeSettings, settings_of
 from detloom.schemas.run_file.notifications import Notifications
+from detloom.schemas.run_file.vertex import Vertex
 from detloom.trainer_module.run_state.run_folder import TRAINING_DIR_VARIABLE
 
 NOTIFIER_NODES = ("Notifier", "SkipNotifier", "FailureNotifier")
@@ -57,10 +58,12 @@ def environment_of(job: JobSettings, node_id: str) -> dict[str, str]:
     Raises:
         InputError: for contradictory settings.
     """
-    kubeflow = job.backend
-    if not isinstance(kubeflow, Kubeflow) or node_id not in TRAINING_NODES:
+    if node_id not in TRAINING_NODES:
         return {}
-    found: dict[str, str] = {}
+    if isinstance(job.backend, Vertex):
+        folder = job.backend.mounted_training_dir
+        return {TRAINING_DIR_VARIABLE: folder} if folder else {}
+    kubeflow, found = job.backend, dict[str, str]()
     if kubeflow.training_dir:
         _check_training_dir(kubeflow.training_dir, [volume.mount_path for volume in kubeflow.volumes])
         found[TRAINING_DIR_VARIABLE] = kubeflow.training_dir

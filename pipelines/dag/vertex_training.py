@@ -19,6 +19,7 @@ from detloom.schemas.reading.typed_dict import to_canonical_json
 from detloom.schemas.run_file.accelerators import CLOUD_TPU
 from detloom.schemas.run_file.run_file import RunFile
 from detloom.schemas.run_file.vertex import Vertex, VertexTraining
+from detloom.trainer_module.run_state.run_folder import TRAINING_DIR_VARIABLE
 
 CODE_VARIABLE = "DETLOOM_CODE"
 _JOB_MODULES = ("detloom.pipelines.dag.vertex_training_job", "detloom.trainer_module")
@@ -79,6 +80,8 @@ def _pool(run: RunFile, vertex: Vertex, training: VertexTraining, workers: int) 
         CODE_VARIABLE: describe_code(*_JOB_MODULES),
         STRATEGY_VARIABLE: strategy.kind if strategy == Strategy(kind=strategy.kind) else to_canonical_json(strategy),
     }
+    if vertex.training_dir:
+        environment[TRAINING_DIR_VARIABLE] = vertex.mounted_training_dir
     pool: dict[str, Any] = {
         "machine_spec": machine,
         "container_spec": {

@@ -20,12 +20,12 @@ def check_image(field: str, image: str) -> None:
     check(bool(_IMAGE.fullmatch(image)), field, repr(image), allowed)
 
 
-def check_pipeline_root(root: str, schemes: tuple[str, ...]) -> None:
+def check_address(field: str, address: str, schemes: tuple[str, ...]) -> None:
     """Raise FieldError unless the text is an address at one of the schemes, without a user or parameters."""
-    is_address = root.startswith(schemes) and not root.endswith("://")
-    check(is_address, "pipeline_root", repr(root), f"an address at {', '.join(schemes)}")
-    if hide_secrets(root) != root:
-        raise FieldError("pipeline_root", "must not contain a user or parameters.")
+    is_address = address.startswith(schemes) and not address.endswith("://")
+    check(is_address, field, repr(address), f"an address at {', '.join(schemes)}")
+    if hide_secrets(address) != address:
+        raise FieldError(field, "must not contain a user or parameters.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +110,7 @@ class Kubeflow:
         is_user = self.run_as_user is None or self.run_as_user >= 1
         check(is_user, "run_as_user", self.run_as_user, "1 or more, or null")
         if self.pipeline_root:
-            check_pipeline_root(self.pipeline_root, PIPELINE_ROOT_SCHEMES)
+            check_address("pipeline_root", self.pipeline_root, PIPELINE_ROOT_SCHEMES)
         check_unique("volumes", (volume.mount_path for volume in self.volumes))
         check_unique("secrets", (secret.variable for secret in self.secrets))
         is_path = not self.training_dir or self.training_dir.startswith("/")

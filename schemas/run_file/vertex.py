@@ -6,7 +6,7 @@ from typing import Annotated
 
 from detloom.schemas.errors import NotNegativeInt, Positive, PositiveInt, Ranged, check, check_not_empty
 from detloom.schemas.run_file.accelerators import check_vertex_machine
-from detloom.schemas.run_file.kubeflow import check_image, check_pipeline_root
+from detloom.schemas.run_file.kubeflow import check_address, check_image
 from detloom.schemas.run_file.push import check_place
 
 _LABEL = re.compile(r"[a-z][a-z0-9_-]{0,62}")
@@ -33,7 +33,8 @@ class VertexTraining(Ranged):
     image: str = ""
     """Container image instead of `vertex.image`; for a TPU, the image of Dockerfile.tpu."""
     spot: bool = False
-    """Use spot machines, which cost less and may be preempted; training then resumes."""
+    """Use spot machines, which cost less and may be preempted. Vertex AI restarts the job a few times, and training
+    resumes."""
     boot_disk_gb: Annotated[int, "100 to 64000"] = 100
     """Boot disk of each machine in GB."""
     time_limit_hours: Positive = 24.0
@@ -71,11 +72,21 @@ class Vertex:
     """Labels of runs and jobs, for example for cost reports."""
     training: VertexTraining | None = None
     """Train in a custom job with its own machines, GPUs or TPU; null trains in the pipeline's node."""
+    training_dir: str = ""
+    """Address at gs:// of a folder where an interrupted training run is kept, so that the next pipeline run resumes it;
+    empty keeps it in the folder of the pipeline run, where only retries of the node find it."""
+
+    @property
+    def mounted_training_dir(self) -> str:
+        """The path of `training_dir` in containers; empty without it."""
+        return self.training_dir.replace("gs://", "/gcs/", 1)
 
     def __post_init__(self) -> None:
         check_place(self.project, self.region)
         check_image("image", self.image)
-        check_pipeline_root(self.pipeline_root, ("gs://",))
+        check_address("pipeline_root", self.pipeline_root, ("gs://",))
+        if self.training_dir:
+            check_address("training_dir", self.training_dir, ("gs://",))
         for field, form, allowed in (
             ("service_account", _ACCOUNT, "the e-mail address of an account"),
             ("network", _NETWORK, "such as projects/123/global/networks/name"),

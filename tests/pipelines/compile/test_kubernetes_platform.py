@@ -161,6 +161,14 @@ def test_the_trainer_gets_its_persistent_folder_and_the_tpu_strategy(run_of):
     assert environment_of(job_settings_of(run, "kubeflow"), "StatisticsGen") == {}
 
 
+def test_the_trainer_on_vertex_ai_gets_its_folder_below_the_mount_of_buckets(run_of):
+    place = {"project": "my-project", "region": "us-central1", "image": "x/detloom:1", "pipeline_root": "gs://b/r"}
+    settings = job_settings_of(run_of(vertex={**place, "training_dir": "gs://bucket/unfinished"}), "vertex")
+    assert environment_of(settings, "Trainer") == {"DETLOOM_TRAINING_DIR": "/gcs/bucket/unfinished"}
+    assert environment_of(settings, "StatisticsGen") == {}
+    assert environment_of(job_settings_of(run_of(vertex=place), "vertex"), "Trainer") == {}
+
+
 def test_a_training_folder_outside_of_volumes_is_refused(run_of):
     run = run_of(kubeflow={**KUBEFLOW, "training_dir": "/database/x"})
     with pytest.raises(InputError, match=r"training_dir: got '/database/x', allowed: .*kubeflow\.volumes \(/data\)"):

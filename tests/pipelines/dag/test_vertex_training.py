@@ -100,6 +100,12 @@ def test_the_rest_of_the_section_reaches_the_job(run_of):
     assert job.job_spec.worker_pool_specs[0].disk_spec.boot_disk_size_gb == 500
 
 
+def test_unfinished_runs_are_kept_in_the_training_dir_on_all_machines(run_of):
+    job = job_of(run_of, "workers", vertex={"training_dir": "gs://bucket/unfinished"})
+    found = [environment_of(pool).get("DETLOOM_TRAINING_DIR") for pool in job.job_spec.worker_pool_specs]
+    assert found == ["/gcs/bucket/unfinished"] * 2
+
+
 def test_without_vertex_training_nothing_is_added(run_of):
     for run in (run_of(), run_of(vertex=VERTEX)):
         assert custom_job_config(run, "Trainer") == custom_job_config(run, "Tuner") == {}

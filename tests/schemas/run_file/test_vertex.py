@@ -14,6 +14,7 @@ KEY = "projects/my-project/locations/us-central1/keyRings/ring/cryptoKeys/key"
         ("region", "here", "region: got 'here', allowed: a region such as us-central1"),
         ("pipeline_root", "gs://", "pipeline_root: got 'gs://', allowed: an address at gs://"),
         ("pipeline_root", "/data", "pipeline_root: got '/data'"),
+        ("training_dir", "/gcs/bucket/x", "training_dir: got '/gcs/bucket/x', allowed: an address at gs://"),
         ("service_account", "runner", "service_account: got 'runner', allowed: the e-mail address of an account"),
         ("network", "default", "network: got 'default', allowed: such as projects/123/global/networks/name"),
         ("encryption_key", "key", "encryption_key: got 'key', allowed: such as projects/p/locations/us-central1/key"),
