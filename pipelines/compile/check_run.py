@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from collections.abc import Sequence
 from pathlib import PurePosixPath
 
 from detloom.pipelines.check_learned_columns import check_learned_columns
@@ -11,6 +12,7 @@ from detloom.pipelines.dag.beam_options import has_remote_workers
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import redact
 from detloom.schemas.run_file.data import EMBEDDED_DIGITS
+from detloom.schemas.run_file.nodes import NodeSettings
 from detloom.schemas.run_file.push import is_remote
 from detloom.schemas.run_file.run_file import Place, RunFile
 from detloom.trainer_module.detectors.supported import check_trainable
@@ -18,6 +20,14 @@ from detloom.trainer_module.detectors.supported import check_trainable
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")  # the limit of TFX's compiler and Argo Workflows' names
 _VERTEX_MOUNT = "/gcs/"
 _DATA, _PUSH_TO = "data.path", "push_to"
+_KUBERNETES_ONLY = {  # advice for Vertex AI, where `resources_of` reads only cpu and memory, by field of NodeSettings
+    "accelerator": "in a run file, vertex.training gives Trainer and Tuner GPUs or a TPU",
+    "cpu_limit": "set cpu, which is a limit there",
+    "memory_limit": "set memory, which is a limit there",
+    "ephemeral_storage": "remove it",
+    "node_selector": "remove it",
+    "tolerations": "remove it",
+}
 # All parameters of a task are passed to its process in one argument, together with artifact addresses; Linux allows
 # 131072 bytes (MAX_ARG_STRLEN).
 _MAX_PARAMETER_BYTES = 100_000
@@ -40,6 +50,8 @@ def check_run(run: RunFile, place: Place) -> None:
             "push.vertex: got an endpoint, allowed on Kubeflow: a folder of versions (push_to), from which the next "
             "run reads its baseline; or run on Vertex AI, which stores the baseline itself."
         )
+    if place == "vertex" and run.kubeflow is None:  # a file for both may have settings that only one of them reads
+        check_vertex_nodes(run.nodes)
     is_on_pod = run.data.path != EMBEDDED_DIGITS and not has_remote_workers(run, "DetectionExampleGen")
     if place == "kubeflow" and is_on_pod:
         _check_mounted(run, _DATA, run.data.path, place)
@@ -47,6 +59,14 @@ def check_run(run: RunFile, place: Place) -> None:
     for key, address in kept.items():
         if address and not is_remote(address):
             _check_mounted(run, key, address, place)
+
+
+def check_vertex_nodes(nodes: Sequence[NodeSettings]) -> None:
+    """Raise InputError for a setting of a node that only Kubernetes reads."""
+    for node in nodes:
+        for field, advice in _KUBERNETES_ONLY.items():
+            if getattr(node, field):
+                raise InputError(f"nodes, {node.node}: {field}: has no effect on Vertex AI; {advice}.")
 
 
 def check_parameters(spec: Spec, place: Place) -> None:

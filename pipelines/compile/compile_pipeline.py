@@ -19,7 +19,7 @@ from tfx.orchestration.pipeline import Pipeline
 
 import detloom
 from detloom.components.fingerprints import package_fingerprint
-from detloom.pipelines.compile.check_run import check_parameters
+from detloom.pipelines.compile.check_run import check_parameters, check_vertex_nodes
 from detloom.pipelines.compile.group_conditioned_tasks import group_conditioned_tasks
 from detloom.pipelines.compile.job_settings import JobSettings
 from detloom.pipelines.compile.kubernetes_platform import build_platform, environment_of
@@ -70,6 +70,8 @@ def compile_pipeline(pipeline: Pipeline, backend: Kubeflow | Vertex, nodes: Sequ
     Raises:
         InputError: for what the backend does not support.
     """
+    if isinstance(backend, Vertex):
+        check_vertex_nodes(nodes)
     return compile_with_settings(pipeline, JobSettings(backend=backend, nodes=tuple(nodes)))
 
 

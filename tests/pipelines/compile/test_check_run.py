@@ -56,6 +56,24 @@ def test_a_run_file_without_settings_for_the_cluster_is_refused(settings, messag
         read_run("kubeflow_cpu", *settings)
 
 
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "accelerator: {type: nvidia-l4}",
+        "cpu_limit: '4'",
+        "memory_limit: 8Gi",
+        "ephemeral_storage: 9Gi",
+        "node_selector: {a: b}",
+        "tolerations: [{key: a}]",
+    ],
+)
+def test_settings_of_nodes_that_vertex_ignores_are_refused_unless_the_file_is_for_kubeflow_too(setting, read_run):
+    nodes = f"nodes=[{{node: DetectionEvaluator, cpu: '2', {setting}}}]"
+    with pytest.raises(InputError, match=rf"^nodes, DetectionEvaluator: {setting.partition(':')[0]}: .*Vertex AI; "):
+        check_run(read_run("vertex_tpu_v3", nodes), "vertex")
+    check_run(read_run("vertex_tpu_v3", nodes, "kubeflow={image: x/detloom:1}"), "vertex")
+
+
 def spec_with(**parameters):
     values = {name: {"runtimeValue": {"constant": value}} for name, value in parameters.items()}
     return {"components": {}, "root": {"dag": {"tasks": {"Gen": {"inputs": {"parameters": values}}}}}}

@@ -63,6 +63,12 @@ def test_a_container_component_keeps_its_command(backend):
     assert containers_of(spec)["Count"]["image"] == "alpine"
 
 
+def test_settings_that_only_kubernetes_reads_are_refused_on_vertex_ai():
+    settings = (NodeSettings(node="Ingest", node_selector={"disk": "ssd"}),)
+    with pytest.raises(InputError, match=r"Ingest: node_selector: .*Vertex AI"):
+        compile_nodes([ingestion()], VERTEX, settings)
+
+
 def test_nodes_that_kubeflow_cannot_run_are_refused():
     resolver = tfx.dsl.Resolver(
         strategy_class=tfx.dsl.experimental.LatestArtifactStrategy, model=tfx.dsl.Channel(type=Model)
