@@ -15,10 +15,10 @@ from detloom.schemas.run_file.data import EMBEDDED_DIGITS
 from detloom.schemas.run_file.nodes import NodeSettings
 from detloom.schemas.run_file.push import is_remote
 from detloom.schemas.run_file.run_file import Place, RunFile
+from detloom.schemas.run_file.vertex import MOUNT, mounted_path
 from detloom.trainer_module.detectors.supported import check_trainable
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")  # the limit of TFX's compiler and Argo Workflows' names
-_VERTEX_MOUNT = "/gcs/"
 _DATA, _PUSH_TO = "data.path", "push_to"
 _KUBERNETES_ONLY = {  # advice for Vertex AI, where `resources_of` reads only cpu and memory, by field of NodeSettings
     "accelerator": "in a run file, vertex.training gives Trainer and Tuner GPUs or a TPU",
@@ -95,14 +95,14 @@ def check_parameters(spec: Spec, place: Place) -> None:
 
 def _check_mounted(run: RunFile, key: str, folder: str, place: Place) -> None:
     """Raise InputError for a folder whose content would be deleted with the pod."""
-    path = os.path.normpath(folder.replace("gs://", _VERTEX_MOUNT, 1))
-    if place == "vertex" and path.startswith(_VERTEX_MOUNT) and key == _PUSH_TO:
+    path = os.path.normpath(mounted_path(folder))
+    if place == "vertex" and path.startswith(MOUNT) and key == _PUSH_TO:
         raise InputError(
             f"{key}: got '{redact(folder)}', allowed on Vertex: an address at gs://, because a mounted bucket cannot "
-            f"rename folders; write '{redact(path.replace(_VERTEX_MOUNT, 'gs://', 1))}'."
+            f"rename folders; write '{redact(path.replace(MOUNT, 'gs://', 1))}'."
         )
-    if place == "vertex" and not path.startswith(_VERTEX_MOUNT):
-        or_mounted = "" if key == _PUSH_TO else f", or a folder under {_VERTEX_MOUNT}"
+    if place == "vertex" and not path.startswith(MOUNT):
+        or_mounted = "" if key == _PUSH_TO else f", or a folder under {MOUNT}"
         raise InputError(
             f"{key}: got '{redact(folder)}', allowed on Vertex: an address at gs://{or_mounted}, because other folders "
             "are deleted with the container."

@@ -29,7 +29,7 @@ from detloom.schemas.run_file.accelerators import (
 from detloom.schemas.run_file.kubeflow import Kubeflow, Volume
 from detloom.schemas.run_file.nodes import ALL_NODES, Accelerator, NodeSettings, settings_of
 from detloom.schemas.run_file.notifications import Notifications
-from detloom.schemas.run_file.vertex import Vertex
+from detloom.schemas.run_file.vertex import Vertex, mounted_path
 from detloom.trainer_module.run_state.run_folder import TRAINING_DIR_VARIABLE
 
 NOTIFIER_NODES = ("Notifier", "SkipNotifier", "FailureNotifier")
@@ -61,8 +61,8 @@ def environment_of(job: JobSettings, node_id: str) -> dict[str, str]:
     if node_id not in TRAINING_NODES:
         return {}
     if isinstance(job.backend, Vertex):
-        folder = job.backend.mounted_training_dir
-        return {TRAINING_DIR_VARIABLE: folder} if folder else {}
+        folder = job.backend.training_dir
+        return {TRAINING_DIR_VARIABLE: mounted_path(folder)} if folder else {}
     kubeflow, found = job.backend, dict[str, str]()
     if kubeflow.training_dir:
         _check_training_dir(kubeflow.training_dir, [volume.mount_path for volume in kubeflow.volumes])

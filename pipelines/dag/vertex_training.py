@@ -18,7 +18,7 @@ from detloom.schemas.model.strategy import STRATEGY_VARIABLE, Strategy, Strategy
 from detloom.schemas.reading.typed_dict import to_canonical_json
 from detloom.schemas.run_file.accelerators import CLOUD_TPU
 from detloom.schemas.run_file.run_file import RunFile
-from detloom.schemas.run_file.vertex import Vertex, VertexTraining
+from detloom.schemas.run_file.vertex import Vertex, VertexTraining, mounted_path
 from detloom.trainer_module.run_state.run_folder import TRAINING_DIR_VARIABLE
 
 CODE_VARIABLE = "DETLOOM_CODE"
@@ -81,7 +81,7 @@ def _pool(run: RunFile, vertex: Vertex, training: VertexTraining, workers: int) 
         STRATEGY_VARIABLE: strategy.kind if strategy == Strategy(kind=strategy.kind) else to_canonical_json(strategy),
     }
     if vertex.training_dir:
-        environment[TRAINING_DIR_VARIABLE] = vertex.mounted_training_dir
+        environment[TRAINING_DIR_VARIABLE] = mounted_path(vertex.training_dir)
     pool: dict[str, Any] = {
         "machine_spec": machine,
         "container_spec": {

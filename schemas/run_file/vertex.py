@@ -9,10 +9,16 @@ from detloom.schemas.run_file.accelerators import check_vertex_machine
 from detloom.schemas.run_file.kubeflow import check_address, check_image
 from detloom.schemas.run_file.push import check_place
 
+MOUNT = "/gcs/"  # where containers of Vertex AI see gs://
 _LABEL = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _ACCOUNT = re.compile(r"[^@\s]+@[^@\s]+")
 _NETWORK = re.compile(r"projects/[^/\s]+/global/networks/[^/\s]+")
 _KEY = re.compile(r"projects/[^/\s]+/locations/[^/\s]+/keyRings/[^/\s]+/cryptoKeys/[^/\s]+")
+
+
+def mounted_path(address: str) -> str:
+    """Return the path in containers of Vertex AI for an address at gs://."""
+    return address.replace("gs://", MOUNT, 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,11 +81,6 @@ class Vertex:
     training_dir: str = ""
     """Address at gs:// of a folder where an interrupted training run is kept, so that the next pipeline run resumes it;
     empty keeps it in the folder of the pipeline run, where only retries of the node find it."""
-
-    @property
-    def mounted_training_dir(self) -> str:
-        """The path of `training_dir` in containers; empty without it."""
-        return self.training_dir.replace("gs://", "/gcs/", 1)
 
     def __post_init__(self) -> None:
         check_place(self.project, self.region)
