@@ -13,10 +13,15 @@ from typing import Any
 
 import yaml
 
-from detloom.pipelines.compile.kubernetes_platform import secrets_by_variable, selector_of, tolerations_of
+from detloom.pipelines.compile.kubernetes_platform import (
+    SHARED_MEMORY,
+    secrets_by_variable,
+    selector_of,
+    tolerations_of,
+)
 from detloom.pipelines.dag.resources import EPHEMERAL_STORAGE, check_limits, resource_name
 from detloom.schemas.errors import InputError
-from detloom.schemas.model.strategy import STRATEGY_VARIABLE, Strategy
+from detloom.schemas.model.strategy import GPUS_VARIABLE, STRATEGY_VARIABLE, Strategy
 from detloom.schemas.reading.typed_dict import to_canonical_json
 from detloom.schemas.run_file.accelerators import is_tpu
 from detloom.schemas.run_file.kubeflow import Kubeflow
@@ -117,9 +122,13 @@ def _pod(run: RunFile, config_name: str, workers: int, arguments: Sequence[str])
     limits = {**requests, "cpu": node.cpu_limit, "memory": node.memory_limit or node.memory}
     if node.accelerator is not None:
         limits[resource_name(node.accelerator)] = str(node.accelerator.count)
+    if node.num_gpus > 1:
+        folder, size = SHARED_MEMORY
+        mounts.append({"name": "shared-memory", "mountPath": folder})
+        volumes.append({"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": size}})
     container = {
         "name": "trainer",
-        "image": kubeflow.image,
+        "image": node.image or kubeflow.image,
         "imagePullPolicy": kubeflow.image_pull_policy,
         "command": ["python", "-m", "detloom.pipelines.cli", "train"],
         "args": [f"{_CONFIG_DIR}/{_CONFIG_FILE}", *(_literal(argument) for argument in arguments)],
@@ -134,6 +143,7 @@ def _pod(run: RunFile, config_name: str, workers: int, arguments: Sequence[str])
         "imagePullSecrets": [{"name": name} for name in kubeflow.image_pull_secrets],
         "nodeSelector": selector_of(node, f"nodes, {_TRAINER}"),
         "restartPolicy": "Never",
+        "serviceAccountName": kubeflow.service_account,
         "securityContext": {
             "runAsNonRoot": True,
             "fsGroup": _VOLUME_GROUP,
@@ -155,6 +165,8 @@ def _environment(run: RunFile, kubeflow: Kubeflow, workers: int) -> list[_Plain]
         {"name": NUM_WORKERS, "value": str(workers)},
         {"name": STRATEGY_VARIABLE, "value": _literal(text)},
     ]
+    if num_gpus := settings_of(run.nodes, _TRAINER).num_gpus:
+        variables.append({"name": GPUS_VARIABLE, "value": str(num_gpus)})
     for variable, reference in sorted(secrets_by_variable(kubeflow, None).items()):
         secret = {"name": reference.name, "key": reference.key}
         variables.append({"name": variable, "valueFrom": {"secretKeyRef": secret}})

@@ -4,6 +4,8 @@ import importlib.metadata
 
 TFX_LINES = ("1.21", "1.16")  # the preferred first
 
+TPU_LINES = ("1.16",)  # those for whose TensorFlow there is a build for TPUs
+
 # Packages that pip allows beside a line's TFX, which then cannot be imported: the required versions and the reason.
 KNOWN_PROBLEMS = {
     "1.16": {

@@ -67,6 +67,7 @@ class KubeflowBackend:
             display_name=name,
             pipeline_spec=_pipeline_source(job),
             runtime_config=self._runtime_config(),
+            service_account=self._settings.service_account or None,
         )
         return self._run_status(self._api.call("Run", "create_run", "submit the run", body))
 
@@ -91,6 +92,7 @@ class KubeflowBackend:
             display_name=name,
             pipeline_spec=_pipeline_source(job),
             runtime_config=self._runtime_config(),
+            service_account=self._settings.service_account or None,
             trigger=kfp_server_api.V2beta1Trigger(
                 cron_schedule=kfp_server_api.V2beta1CronSchedule(
                     start_time=start_of(schedule), end_time=schedule.end_time, cron=cluster_cron(schedule.cron)

@@ -11,10 +11,11 @@ from detloom.pipelines.command_line.remote_run import RemoteRun, remote_run_opti
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import redact
 from detloom.schemas.reading.text_file import write_text_file
-from detloom.schemas.run_file.run_file import Place
+from detloom.schemas.run_file.run_file import Place, RunFile
 
 # the extensions that the clients accept
 _SUFFIXES: dict[Place, tuple[str, ...]] = {"kubeflow": (".yaml", ".yml"), "vertex": (".json",)}
+_BEAM_IMAGE = "--sdk_container_image="
 _WHAT: dict[Place, str] = {
     "kubeflow": "a PipelineSpec for Kubeflow Pipelines, with settings for Kubernetes",
     "vertex": "a PipelineJob for Vertex AI",
@@ -48,10 +49,20 @@ def compile_command(remote: RemoteRun, output: Path | None) -> None:
 
     write_text_file(path, compile_job(run, place))
     click.echo(f"Written: {path}, {_WHAT[place]}; pipeline '{run.name}'.")
-    image = getattr(run, place).image
-    check = ("docker", "run", "--rm", "-i", "--entrypoint", "detloom", image, "image-check", "--job", "-")
-    click.echo(f"{format_next(*check)} < {shlex.quote(str(path))}")
+    for image in _images_of(run, place):
+        check = ("docker", "run", "--rm", "-i", "--entrypoint", "detloom", image, "image-check", "--job", "-")
+        click.echo(f"{format_next(*check)} < {shlex.quote(str(path))}")
     click.echo(format_next("detloom", "submit", remote.run_file, "--runner", place, "--job", path))
+
+
+def _images_of(run: RunFile, place: Place) -> list[str]:
+    """Return the images of a job: of its tasks, of the machines of `vertex.training`, and of Dataflow's workers."""
+    images = [getattr(run, place).image, *(node.image for node in run.nodes)]
+    if place == "vertex" and run.vertex and run.vertex.training:
+        images.append(run.vertex.training.image)
+    for args in (run.beam_args, *(node.beam_args or () for node in run.nodes)):
+        images += [arg.removeprefix(_BEAM_IMAGE) for arg in args if arg.startswith(_BEAM_IMAGE)]
+    return list(dict.fromkeys(filter(None, images)))
 
 
 def _check_output(path: Path, run_file: Path, place: Place) -> None:

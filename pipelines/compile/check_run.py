@@ -9,10 +9,12 @@ from pathlib import PurePosixPath
 from detloom.pipelines.check_learned_columns import check_learned_columns
 from detloom.pipelines.compile.pipeline_spec import Spec, tasks_of
 from detloom.pipelines.dag.beam_options import has_remote_workers
+from detloom.pipelines.tfx_line import TPU_LINES, tfx_line
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import redact
+from detloom.schemas.run_file.accelerators import is_tpu
 from detloom.schemas.run_file.data import EMBEDDED_DIGITS
-from detloom.schemas.run_file.nodes import NodeSettings
+from detloom.schemas.run_file.nodes import NodeSettings, settings_of
 from detloom.schemas.run_file.push import is_remote
 from detloom.schemas.run_file.run_file import Place, RunFile
 from detloom.schemas.run_file.vertex import MOUNT, mounted_path
@@ -45,6 +47,11 @@ def check_run(run: RunFile, place: Place) -> None:
         raise InputError(
             f"name: got '{run.name}', allowed on {where}: lower case letters and digits, '-' between them."
         )
+    if _uses_tpu(run, place) and tfx_line() not in TPU_LINES:
+        raise InputError(
+            f"TFX: got {tfx_line()}, allowed with a TPU: {', '.join(TPU_LINES)}, because TensorFlow of later lines has "
+            "no build for TPUs; compile in a `make venv TFX_LINE=1.16`, and build the images with that line."
+        )
     if place == "kubeflow" and run.push.vertex is not None:
         raise InputError(
             "push.vertex: got an endpoint, allowed on Kubeflow: a folder of versions (push_to), from which the next "
@@ -59,6 +66,14 @@ def check_run(run: RunFile, place: Place) -> None:
     for key, address in kept.items():
         if address and not is_remote(address):
             _check_mounted(run, key, address, place)
+
+
+def _uses_tpu(run: RunFile, place: Place) -> bool:
+    if place == "vertex":
+        return bool(run.vertex and run.vertex.training and run.vertex.training.has_tpu)
+    users = ("Trainer", "Tuner") if run.tuner else ("Trainer",)
+    accelerators = [settings_of(run.nodes, node_id).accelerator for node_id in users]
+    return any(accelerator is not None and is_tpu(accelerator.type) for accelerator in accelerators)
 
 
 def check_vertex_nodes(nodes: Sequence[NodeSettings]) -> None:

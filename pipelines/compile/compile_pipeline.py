@@ -39,6 +39,7 @@ from detloom.pipelines.compile.spec_edits import (
     refresh_input_specs,
     set_caching,
     set_environment,
+    set_images,
     set_retries,
     set_time_limits,
     uncached_nodes,
@@ -168,6 +169,7 @@ def _edit_spec(spec: Spec, settings: JobSettings, uncached: Collection[str]) -> 
         add_drivers(spec)
     limits = {node_id: retry.time_limit_seconds for node_id, retry in retries.items() if retry.time_limit_seconds}
     set_time_limits(spec, limits)
+    set_images(spec, {node_id: settings_of(settings.nodes, node_id).image for node_id in node_ids})
     set_environment(spec, {node_id: environment_of(settings, node_id) for node_id in node_ids})
     spec.pop("defaultPipelineRoot", None)
     if settings.backend.pipeline_root:

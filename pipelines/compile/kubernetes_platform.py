@@ -8,14 +8,14 @@ field for a read-only mount, for `fsGroup` or for the disk of a machine (see `re
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
 from detloom.pipelines.compile.job_settings import JobSettings
 from detloom.pipelines.dag.resources import resource_name
 from detloom.schemas.errors import InputError
-from detloom.schemas.model.strategy import STRATEGY_VARIABLE, Strategy, StrategyKind
+from detloom.schemas.model.strategy import GPUS_VARIABLE, STRATEGY_VARIABLE, Strategy, StrategyKind
 from detloom.schemas.reading.redact import SecretReference
 from detloom.schemas.run_file.accelerators import (
     ANY_GPU,
@@ -34,6 +34,10 @@ from detloom.trainer_module.run_state.run_folder import TRAINING_DIR_VARIABLE
 
 NOTIFIER_NODES = ("Notifier", "SkipNotifier", "FailureNotifier")
 TRAINING_NODES = ("Trainer", "Tuner")
+# GPUs of one machine that cannot reach each other directly exchange gradients in shared memory, about 10 MB for each
+# pair and channel (github.com/NVIDIA/nccl/issues/525); containers have 64 MB by default. The backend ignores its own
+# field `enabled_shared_memory`.
+SHARED_MEMORY = ("/dev/shm", "1Gi")  # noqa: S108 - the folder in a container
 
 
 def build_platform(job: JobSettings, executors: Mapping[str, str], settings: Mapping[str, str]) -> dict[str, Any]:
@@ -46,6 +50,7 @@ def build_platform(job: JobSettings, executors: Mapping[str, str], settings: Map
     Raises:
         InputError: for contradictory settings.
     """
+    _check_images(job, executors)
     entries = {}
     for node_id, label in sorted(executors.items(), key=lambda item: item[1]):
         entries[label] = _executor_entry(job, node_id, settings.get(node_id, ""))
@@ -58,16 +63,18 @@ def environment_of(job: JobSettings, node_id: str) -> dict[str, str]:
     Raises:
         InputError: for contradictory settings.
     """
+    node, is_vertex = settings_of(job.nodes, node_id), isinstance(job.backend, Vertex)
+    found = {GPUS_VARIABLE: str(node.num_gpus)} if node.num_gpus and not is_vertex else {}
     if node_id not in TRAINING_NODES:
-        return {}
+        return found
     if isinstance(job.backend, Vertex):
         folder = job.backend.training_dir
         return {TRAINING_DIR_VARIABLE: mounted_path(folder)} if folder else {}
-    kubeflow, found = job.backend, dict[str, str]()
+    kubeflow = job.backend
     if kubeflow.training_dir:
         _check_training_dir(kubeflow.training_dir, [volume.mount_path for volume in kubeflow.volumes])
         found[TRAINING_DIR_VARIABLE] = kubeflow.training_dir
-    kind = strategy_of(job.strategy, node_id, settings_of(job.nodes, node_id).accelerator)
+    kind = strategy_of(job.strategy, node_id, node.accelerator)
     if kind is not None:
         found[STRATEGY_VARIABLE] = kind
     return found
@@ -157,7 +164,10 @@ def _executor_entry(job: JobSettings, node_id: str, settings: str) -> dict[str, 
     for variable, reference in sorted(secrets_by_variable(kubeflow, notifications).items()):
         secrets.setdefault(reference.name, []).append({"envVar": variable, "secretKey": reference.key})
     selector = selector_of(node, f"nodes, {node_id}")
+    folder, size = SHARED_MEMORY
+    shared_memory = {"volumeName": "shared-memory", "mountPath": folder, "medium": "Memory", "sizeLimit": size}
     entry: dict[str, Any] = {
+        "emptyDirMounts": [shared_memory] if node.num_gpus > 1 else [],
         "imagePullPolicy": kubeflow.image_pull_policy,
         "imagePullSecret": [{"secretName": name} for name in kubeflow.image_pull_secrets],
         "nodeSelector": {"labels": selector} if selector else {},
@@ -172,6 +182,22 @@ def _executor_entry(job: JobSettings, node_id: str, settings: str) -> dict[str, 
         "tolerations": tolerations_of(node),
     }
     return {key: value for key, value in entry.items() if value}
+
+
+def _check_images(job: JobSettings, node_ids: Collection[str]) -> None:
+    """Raise InputError for nodes with a GPU and with a TPU in one image: TensorFlow has a build of its own for TPUs."""
+    users: dict[str, dict[str, str]] = {}
+    for node_id in node_ids:
+        node = settings_of(job.nodes, node_id)
+        if node.accelerator is not None:
+            kind = "GPUs" if node.num_gpus else "a TPU"
+            users.setdefault(node.image or job.backend.image, {})[kind] = node_id
+    for image, by_kind in users.items():
+        if len(by_kind) > 1:
+            uses = ", ".join(f"{node_id} {kind}" for kind, node_id in sorted(by_kind.items()))
+            raise InputError(
+                f"nodes: {image} is built for GPUs or for TPUs, but {uses} use it; set the image of one of these nodes."
+            )
 
 
 def _needs(volume: Volume, node_id: str, settings: str) -> bool:

@@ -162,6 +162,12 @@ def _check_argo(node_id: str, retry: Retry, longest: float) -> None:
         )
 
 
+def set_images(spec: Spec, images: Mapping[str, str]) -> None:
+    """Set the images of these nodes' containers."""
+    for name, container in containers_of(spec).items():
+        container["image"] = images.get(name) or container["image"]
+
+
 def set_environment(spec: Spec, environments: Mapping[str, Mapping[str, str]]) -> None:
     """Set environment variables of these nodes' containers."""
     for name, container in containers_of(spec).items():

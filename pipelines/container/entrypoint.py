@@ -18,6 +18,7 @@ from detloom.pipelines.container.task_storage import TaskStorage
 from detloom.pipelines.container.time_limit import run_limited
 from detloom.pipelines.dag.packed_settings import INPUT_TYPES_FLAG, unpack_task
 from detloom.schemas.errors import InputError
+from detloom.schemas.model.strategy import GPUS_VARIABLE
 
 if TYPE_CHECKING:
     from detloom.pipelines.container.run_node import Task
@@ -67,6 +68,10 @@ def _run(
     log_task()
     storage = TaskStorage.of_container(os.environ, beam_args)
     try:
+        if GPUS_VARIABLE in os.environ:
+            from detloom.trainer_module.runtime.strategies import check_gpus
+
+            check_gpus(os.environ)
         invocation, inputs_spec = flags.json_serialized_invocation_args, flags.json_serialized_inputs_spec_args
         if inputs_spec is None:
             invocation, inputs_spec = unpack_task(invocation, flags.input_types)

@@ -14,9 +14,8 @@ from tfx.extensions.google_cloud_ai_platform.trainer.executor import TRAINING_AR
 
 from detloom.components.fingerprints import describe_code
 from detloom.schemas.errors import InputError
-from detloom.schemas.model.strategy import STRATEGY_VARIABLE, Strategy, StrategyKind
+from detloom.schemas.model.strategy import GPUS_VARIABLE, STRATEGY_VARIABLE, Strategy, StrategyKind
 from detloom.schemas.reading.typed_dict import to_canonical_json
-from detloom.schemas.run_file.accelerators import CLOUD_TPU
 from detloom.schemas.run_file.run_file import RunFile
 from detloom.schemas.run_file.vertex import Vertex, VertexTraining, mounted_path
 from detloom.trainer_module.run_state.run_folder import TRAINING_DIR_VARIABLE
@@ -82,6 +81,8 @@ def _pool(run: RunFile, vertex: Vertex, training: VertexTraining, workers: int) 
     }
     if vertex.training_dir:
         environment[TRAINING_DIR_VARIABLE] = mounted_path(vertex.training_dir)
+    if training.accelerator_count and not training.has_tpu:
+        environment[GPUS_VARIABLE] = str(training.accelerator_count)
     pool: dict[str, Any] = {
         "machine_spec": machine,
         "container_spec": {
@@ -113,7 +114,7 @@ def _strategy(asked: Strategy, training: VertexTraining, workers: int) -> Strate
 
 def _kinds(training: VertexTraining, workers: int) -> tuple[StrategyKind, ...]:
     """Return the strategy kinds that fit the machines, the best first."""
-    if training.machine_type == CLOUD_TPU or training.tpu_topology:
+    if training.has_tpu:
         return ("tpu",)
     if workers > 1:
         return ("multi_worker",)

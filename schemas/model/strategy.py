@@ -14,6 +14,7 @@ from detloom.schemas.reading.typed_dict import from_dict
 from detloom.schemas.reading.yaml_file import parse_yaml
 
 StrategyKind = Literal["auto", "one_device", "mirrored", "multi_worker", "tpu"]
+GPUS_VARIABLE = "DETLOOM_GPUS"  # number of GPUs that a job requests for each machine; training refuses fewer
 STRATEGY_VARIABLE = "DETLOOM_STRATEGY"  # a kind, or a mapping: {kind: mirrored, devices: ["GPU:0", "GPU:1"]}
 _FIELDS_OF = {"mirrored": ("devices",), "multi_worker": ("communication",), "tpu": ("name", "project", "zone")}
 

@@ -6,18 +6,12 @@ from typing import Literal
 
 from detloom.schemas.errors import FieldError, check, check_not_empty, check_unique
 from detloom.schemas.reading.redact import check_secret_reference, hide_secrets
-from detloom.schemas.run_file.nodes import NodeName
+from detloom.schemas.run_file.nodes import NodeName, check_image
 from detloom.schemas.run_file.schedule import check_timezone
 
 PIPELINE_ROOT_SCHEMES = ("minio://", "s3://", "gs://")
-_IMAGE = re.compile(r"[a-z0-9][A-Za-z0-9._:/@-]{0,511}")
+_ACCOUNT = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")  # a DNS name
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-
-
-def check_image(field: str, image: str) -> None:
-    """Raise FieldError unless the text looks like the address of a container image."""
-    allowed = "the address of an image, such as registry.example.org/detloom:1.0"
-    check(bool(_IMAGE.fullmatch(image)), field, repr(image), allowed)
 
 
 def check_address(field: str, address: str, schemes: tuple[str, ...]) -> None:
@@ -80,7 +74,11 @@ class Kubeflow:
     """File on this machine, relative to the run file, with the CA certificate of the API; empty for the system's CA
     certificates."""
     image: str
-    """Container image with detloom, for all nodes; with a digest (name@sha256:...), it is the same in all runs."""
+    """Container image with detloom, for all nodes without their own; with a digest (name@sha256:...), it is the same in
+    all runs."""
+    service_account: str = ""
+    """Kubernetes service account of the pods, with the rights of the installation's default account; empty uses that
+    account."""
     run_as_user: int | None = 1000
     """User id of the containers, not 0; null uses the image's user, for clusters that assign ids, such as OpenShift,
     and for Kubeflow Pipelines before 2.16."""
@@ -107,6 +105,8 @@ class Kubeflow:
         check_secret_reference("token", self.token)
         check_timezone("schedule_timezone", self.schedule_timezone)
         check_image("image", self.image)
+        is_account = not self.service_account or bool(_ACCOUNT.fullmatch(self.service_account))
+        check(is_account, "service_account", repr(self.service_account), "a name in Kubernetes, such as trainer")
         is_user = self.run_as_user is None or self.run_as_user >= 1
         check(is_user, "run_as_user", self.run_as_user, "1 or more, or null")
         if self.pipeline_root:

@@ -35,8 +35,15 @@ _SETTINGS_OF = {  # nodes that use the entry of another node
     "SkipNotifier": "Notifier",
     "WarmStartModel": "ProductionModel",
 }
+_IMAGE = re.compile(r"[a-z0-9][A-Za-z0-9._:/@-]{0,511}")
 _CPU = re.compile(r"[0-9]+(\.[0-9]+)?|[0-9]+m")
 _MEMORY = re.compile(r"[0-9]+(\.[0-9]+)?(Mi|Gi|Ti|M|G|T)")
+
+
+def check_image(field: str, image: str) -> None:
+    """Raise FieldError unless the text looks like the address of a container image."""
+    allowed = "the address of an image, such as registry.example.org/detloom:1.0"
+    check(bool(_IMAGE.fullmatch(image)), field, repr(image), allowed)
 
 
 def check_beam_options(options: tuple[str, ...]) -> None:
@@ -114,6 +121,9 @@ class NodeSettings(Ranged):
     if it uses more. Cannot be combined with `accelerator`. Empty for no reservation and no limit."""
     accelerator: Accelerator | None = None
     """GPUs or TPU chips on Kubernetes; on Vertex AI use `vertex.training`."""
+    image: str = ""
+    """Container image on Kubeflow and Vertex Pipelines instead of that of the section, for example with NVIDIA's
+    libraries; a job of `vertex.training` has its own."""
     node_selector: dict[str, str] | None = None
     """Labels of the Kubernetes machines on which the node may run, in addition to those of its accelerator."""
     tolerations: tuple[Toleration, ...] = ()
@@ -130,6 +140,9 @@ class NodeSettings(Ranged):
         for field in ("memory", "memory_limit", "ephemeral_storage"):
             size = getattr(self, field)
             check(not size or bool(_MEMORY.fullmatch(size)), field, repr(size), "a size such as 16Gi")
+        if self.image:
+            check_image("image", self.image)
+            check(self.node != ALL_NODES, "image", repr(self.image), "the name of one node with an image", "node")
         check_beam_options(self.beam_args or ())
         if self.beam_args and self.node not in (ALL_NODES, *_BEAM_NODES):
             allowed = f"a node that uses Apache Beam: {', '.join(_BEAM_NODES)}"
@@ -141,6 +154,11 @@ class NodeSettings(Ranged):
             users = _TPU_USERS if is_tpu(self.accelerator.type) else _GPU_USERS
             got = f"{self.accelerator.type} for {self.node}"
             check(self.node in users, "accelerator", got, f"an accelerator of {', '.join(users)}", "node")
+
+    @property
+    def num_gpus(self) -> int:
+        """Number of GPUs on Kubernetes."""
+        return self.accelerator.count if self.accelerator and not is_tpu(self.accelerator.type) else 0
 
 
 @dataclass(frozen=True, kw_only=True)

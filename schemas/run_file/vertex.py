@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from detloom.schemas.errors import NotNegativeInt, Positive, PositiveInt, Ranged, check, check_not_empty
-from detloom.schemas.run_file.accelerators import check_vertex_machine
-from detloom.schemas.run_file.kubeflow import check_address, check_image
+from detloom.schemas.run_file.accelerators import CLOUD_TPU, check_vertex_machine
+from detloom.schemas.run_file.kubeflow import check_address
+from detloom.schemas.run_file.nodes import check_image
 from detloom.schemas.run_file.push import check_place
 
 MOUNT = "/gcs/"  # where containers of Vertex AI see gs://
@@ -46,6 +47,11 @@ class VertexTraining(Ranged):
     time_limit_hours: Positive = 24.0
     """Time limit of the job in hours."""
 
+    @property
+    def has_tpu(self) -> bool:
+        """True if the machine has a TPU."""
+        return self.machine_type == CLOUD_TPU or bool(self.tpu_topology)
+
     def __post_init__(self) -> None:
         super().__post_init__()
         check_not_empty(self, "machine_type")
@@ -65,7 +71,7 @@ class Vertex:
     region: str
     """Region, such as us-central1."""
     image: str
-    """Container image with detloom, for all nodes."""
+    """Container image with detloom, for all nodes without their own."""
     pipeline_root: str
     """Address for artifacts, at gs://."""
     service_account: str = ""

@@ -18,6 +18,7 @@ KUBEFLOW = {
     "image_pull_policy": "Always",
     "image_pull_secrets": ["registry"],
     "namespace": "vision",
+    "service_account": "trainer",
     "volumes": [{"claim": "shared", "mount_path": "/data"}],
     "secrets": [{"variable": "STORE_KEY", "secret": "store", "key": "key"}],
 }
@@ -30,6 +31,7 @@ NODES = [
         "max_retries": 2,
         "time_limit_minutes": 90,
         "accelerator": {"type": "nvidia-l4", "count": 4},
+        "image": "registry.example.org/detloom:1.0-gpu",
     },
 ]
 
@@ -95,7 +97,7 @@ def test_pod_has_the_trainer_settings_of_the_run_file(build):
         "limits": {"memory": "32Gi", "nvidia.com/gpu": "4"},
         "requests": {"cpu": "8", "memory": "32Gi"},
     }
-    assert (container["image"], container["imagePullPolicy"]) == ("registry.example.org/detloom:1.0", "Always")
+    assert (container["image"], container["imagePullPolicy"]) == ("registry.example.org/detloom:1.0-gpu", "Always")
     assert container["ports"] == [{"name": "train", "containerPort": 2222}]
     assert pod["nodeSelector"] == {"cloud.google.com/gke-accelerator": "nvidia-l4"}
     assert [each["key"] for each in pod["tolerations"]] == ["batch", "nvidia.com/gpu"]
@@ -107,11 +109,14 @@ def test_pod_has_the_trainer_settings_of_the_run_file(build):
     assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
     mounts = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
     volumes = {each["name"]: each for each in pod["volumes"]}
-    assert mounts == {"config": "/etc/detloom", "volume-0": "/data"}
+    assert mounts == {"config": "/etc/detloom", "volume-0": "/data", "shared-memory": "/dev/shm"}
+    assert volumes["shared-memory"]["emptyDir"]["medium"] == "Memory"
+    assert pod["serviceAccountName"] == "trainer"
     assert volumes["volume-0"]["persistentVolumeClaim"] == {"claimName": "shared"}
     secret = {"name": "STORE_KEY", "valueFrom": {"secretKeyRef": {"name": "store", "key": "key"}}}
     assert secret in container["env"]
     assert {"name": "DETLOOM_STRATEGY", "value": "multi_worker"} in container["env"]
+    assert {"name": "DETLOOM_GPUS", "value": "4"} in container["env"]
 
 
 def test_command_is_detloom_train_with_the_config_map(build, run_of):

@@ -100,7 +100,7 @@ def cluster_of_cluster_spec(text: str) -> Cluster | None:
 
 def cluster_of_indexed_job(environment: Mapping[str, str]) -> Cluster:
     """Derive the cluster of a Kubernetes Indexed Job, with pods named <job>-<index>.<headless service>."""
-    num_workers, index = _num_workers(environment), _number(environment, COMPLETION_INDEX)
+    num_workers, index = _num_workers(environment), read_number(environment, COMPLETION_INDEX)
     host_name, service = _text(environment, "HOSTNAME"), _text(environment, SERVICE)
     if not host_name.endswith(f"-{index}"):
         raise InputError(f"HOSTNAME: got '{host_name}', allowed: <job>-{index} ({COMPLETION_INDEX} is {index}).")
@@ -117,7 +117,7 @@ def cluster_of_hosts(environment: Mapping[str, str], own_name: str) -> Cluster:
     port = _port(environment)
     workers = [host if _ADDRESS.fullmatch(host) else f"{host}:{port}" for host in hosts]
     if environment.get(HOST_INDEX):
-        return _checked(HOST_INDEX, {"worker": workers}, "worker", _number(environment, HOST_INDEX))
+        return _checked(HOST_INDEX, {"worker": workers}, "worker", read_number(environment, HOST_INDEX))
     names = [worker.rpartition(":")[0] for worker in workers]
     places = [i for i, name in enumerate(names) if name in (own_name, own_name.partition(".")[0])]
     if len(places) != 1:
@@ -176,7 +176,8 @@ def _text(environment: Mapping[str, str], variable: str) -> str:
     return value
 
 
-def _number(environment: Mapping[str, str], variable: str, otherwise: int | None = None) -> int:
+def read_number(environment: Mapping[str, str], variable: str, otherwise: int | None = None) -> int:
+    """Return the value of a variable; InputError unless it is an integer from 0."""
     if otherwise is not None and not environment.get(variable):
         return otherwise
     value = _text(environment, variable)
@@ -186,11 +187,11 @@ def _number(environment: Mapping[str, str], variable: str, otherwise: int | None
 
 
 def _num_workers(environment: Mapping[str, str]) -> int:
-    num_workers = _number(environment, NUM_WORKERS)
+    num_workers = read_number(environment, NUM_WORKERS)
     if num_workers < 1:
         raise InputError(f"{NUM_WORKERS}: got {num_workers}, allowed: 1 or more.")
     return num_workers
 
 
 def _port(environment: Mapping[str, str]) -> int:
-    return _number(environment, PORT, DEFAULT_PORT)
+    return read_number(environment, PORT, DEFAULT_PORT)

@@ -10,8 +10,8 @@ from pathlib import Path
 import tensorflow as tf
 
 from detloom.schemas.errors import InputError
-from detloom.schemas.model.strategy import Strategy, effective_strategy
-from detloom.trainer_module.runtime.cluster import Cluster, find_cluster
+from detloom.schemas.model.strategy import GPUS_VARIABLE, Strategy, effective_strategy
+from detloom.trainer_module.runtime.cluster import Cluster, find_cluster, read_number
 
 _TPU_VARIABLES = ("TPU_NAME", "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS", "TPU_WORKER_ID")  # Cloud TPU, GKE, a TPU machine
 _LOGGER = logging.getLogger("detloom")
@@ -32,6 +32,7 @@ def build_strategy(
         InputError: if the requested devices do not exist, or the environment is inconsistent.
     """
     environment = os.environ if environment is None else environment
+    check_gpus(environment)
     config = config or effective_strategy(Strategy(), environment)
     cluster = find_cluster(environment)
     kind = config.kind if config.kind != "auto" else _found_kind(cluster, environment)
@@ -52,6 +53,21 @@ def build_strategy(
             strategy = tf.distribute.OneDeviceStrategy("/gpu:0" if has_gpu else "/cpu:0")
     _LOGGER.info("Training on %s.", describe(strategy))
     return strategy
+
+
+def check_gpus(environment: Mapping[str, str]) -> None:
+    """Raise InputError if TensorFlow sees fewer GPUs than the job requests, because it would silently use the CPU.
+
+    It initializes no device, so that machines can still be connected afterwards.
+    """
+    requested = read_number(environment, GPUS_VARIABLE, 0)
+    num_seen = len(tf.config.list_physical_devices("GPU")) if requested else 0
+    if num_seen < requested:
+        raise InputError(
+            f"{GPUS_VARIABLE}: the job requests {requested} for this machine, but TensorFlow sees {num_seen}. Use an "
+            "image built with ACCELERATOR=gpu and a machine with NVIDIA's driver, and do not hide GPUs by "
+            "CUDA_VISIBLE_DEVICES. See docs/gpu.md."
+        )
 
 
 def describe(strategy: tf.distribute.Strategy) -> str:

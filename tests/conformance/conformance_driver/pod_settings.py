@@ -14,6 +14,7 @@ from conformance_driver.errors import JobRefused
 
 # The fields that this driver knows: a type, or the content of list entries.
 FIELDS: dict[str, Any] = {
+    "emptyDirMounts": [{"volumeName": str, "mountPath": str, "medium": str, "sizeLimit": str}],
     "imagePullPolicy": str,
     "imagePullSecret": [{"secretName": str}],
     "nodeSelector": {"labels": dict},

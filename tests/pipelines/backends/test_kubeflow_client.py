@@ -37,7 +37,13 @@ def job():
 
 
 def test_the_experiment_of_runs_is_created_once(cluster, job):
-    backend = backend_of(cluster, experiment="nightly", namespace="team", pipeline_root="minio://mlpipeline/cells")
+    backend = backend_of(
+        cluster,
+        experiment="nightly",
+        namespace="team",
+        pipeline_root="minio://mlpipeline/cells",
+        service_account="trainer",
+    )
     first = backend.submit(job, "cells-1")
     link = f"{cluster.host}/#/runs/details/{first.run_id}"
     assert (first.name, first.state, first.link) == ("cells-1", "pending", link)
@@ -45,6 +51,7 @@ def test_the_experiment_of_runs_is_created_once(cluster, job):
     (experiment,) = cluster.experiments
     assert (experiment.display_name, experiment.namespace) == ("nightly", "team")
     run = cluster.runs[0]
+    assert run.service_account == "trainer"
     assert (run.experiment_id, run.runtime_config.pipeline_root) == (
         experiment.experiment_id,
         "minio://mlpipeline/cells",

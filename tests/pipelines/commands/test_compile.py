@@ -1,4 +1,5 @@
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,19 @@ def test_the_output_names_the_file_and_the_next_commands(run_file):
     assert "--entrypoint detloom eu.gcr.io/p/detloom:1 image-check --job - < cells.json\n" in output
     assert f"detloom submit {run_file} --runner vertex --job cells.json\n" in output
     assert sorted(path.name for path in run_file.parent.iterdir()) == ["cells.json", "run.yaml"]
+
+
+def test_every_image_of_the_job_is_to_be_checked(run_file):
+    training = "{machine_type: g2-standard-24, accelerator_type: NVIDIA_L4, accelerator_count: 2, image: x/gpu:1}"
+    options = "[--runner=DataflowRunner, --sdk_container_image=x/beam:1]"
+    nodes = f"nodes: [{{node: ModelCard, image: x/card:1}}, {{node: StatisticsGen, beam_args: {options}}}]\n"
+    run_file.write_text(f"{RUN_FILE.replace('{project', f'{{training: {training}, project')}{nodes}")
+    images = re.findall(r"detloom (\S+) image-check", compile_with(run_file))
+    assert images == ["eu.gcr.io/p/detloom:1", "x/card:1", "x/gpu:1", "x/beam:1"]
+    spec = json.loads(Path("cells.json").read_text())["pipelineSpec"]
+    containers = spec["deploymentSpec"]["executors"]
+    assert containers["ModelCard_executor"]["container"]["image"] == "x/card:1"
+    assert containers["Pusher_executor"]["container"]["image"] == "eu.gcr.io/p/detloom:1"
 
 
 def test_settings_of_the_command_line_override_the_file(run_file):

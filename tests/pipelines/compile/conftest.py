@@ -21,6 +21,12 @@ def place_of(name: str) -> Place:
     return "kubeflow" if name.startswith("kubeflow") else "vertex"
 
 
+@pytest.fixture(autouse=True)
+def line_with_tpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run files with a TPU can be compiled with any line in these tests."""
+    monkeypatch.setattr("detloom.pipelines.compile.check_run.tfx_line", lambda: "1.16")
+
+
 @pytest.fixture(scope="session")
 def read_run() -> Callable[..., RunFile]:
     """Read a run file by name, with settings in the format of `--set`."""

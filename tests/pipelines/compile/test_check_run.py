@@ -1,3 +1,5 @@
+import contextlib
+
 import pytest
 
 from detloom.pipelines.compile.check_run import check_parameters, check_run
@@ -41,6 +43,14 @@ def test_valid_run_files_pass(name, read_run):
 def test_settings_that_the_backend_would_refuse_or_lose_are_refused(name, settings, message, read_run):
     with pytest.raises(InputError, match=message):
         check_run(read_run(name, *settings), "kubeflow" if name.startswith("kubeflow") else "vertex")
+
+
+@pytest.mark.parametrize("name", ["kubeflow_tpu_v5e", "vertex_tpu_v3", "vertex_tpu_v5e", "kubeflow_gpu"])
+def test_a_tpu_needs_the_line_whose_tensorflow_has_a_build_for_it(name, read_run, monkeypatch):
+    monkeypatch.setattr("detloom.pipelines.compile.check_run.tfx_line", lambda: "1.21")
+    refused = pytest.raises(InputError, match=r"^TFX: got 1\.21, allowed with a TPU: 1\.16")
+    with refused if "tpu" in name else contextlib.nullcontext():
+        check_run(read_run(name), "kubeflow" if name.startswith("kubeflow") else "vertex")
 
 
 @pytest.mark.parametrize(

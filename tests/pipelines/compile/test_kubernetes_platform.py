@@ -13,6 +13,8 @@ VOLUME = {"claim": "data", "mount_path": "/data"}
 KUBEFLOW = {"image": "registry.example.org/detloom:1.0", "volumes": [VOLUME]}
 TPU = {"node": "Trainer", "accelerator": {"type": "tpu-v5e", "count": 4}}
 
+GPUS = {"node": "Trainer", "accelerator": {"type": "nvidia-l4", "count": 2}}
+
 
 def executors(run, **labels):
     texts = dict.fromkeys(labels.values(), '{"path": "/data/cells"}')
@@ -36,7 +38,7 @@ def test_all_fields_exist_in_the_proto(run_of):
             "secrets": [{"variable": "STORE_KEY", "secret": "store", "key": "key"}],
         },
         nodes=[
-            {**TPU, "tolerations": [{"key": "team", "operator": "Equal", "value": "vision", "effect": "NoExecute"}]}
+            {**GPUS, "tolerations": [{"key": "team", "operator": "Equal", "value": "vision", "effect": "NoExecute"}]}
         ],
     )
     found = entry(run)
@@ -59,7 +61,7 @@ def test_a_tpu_is_requested_by_label_topology_and_toleration(run_of):
 
 
 def test_only_a_gpu_of_a_specific_model_is_requested_by_label(run_of):
-    l4 = run_of(kubeflow=KUBEFLOW, nodes=[{"node": "Trainer", "accelerator": {"type": "nvidia-l4", "count": 2}}])
+    l4 = run_of(kubeflow=KUBEFLOW, nodes=[GPUS])
     assert entry(l4)["nodeSelector"]["labels"] == {"cloud.google.com/gke-accelerator": "nvidia-l4"}
     some = run_of(kubeflow=KUBEFLOW, nodes=[{"node": "Trainer", "accelerator": {"type": "nvidia.com/gpu", "count": 2}}])
     assert "nodeSelector" not in entry(some)
@@ -167,6 +169,25 @@ def test_the_trainer_on_vertex_ai_gets_its_folder_below_the_mount_of_buckets(run
     assert environment_of(settings, "Trainer") == {"DETLOOM_TRAINING_DIR": "/gcs/bucket/unfinished"}
     assert environment_of(settings, "StatisticsGen") == {}
     assert environment_of(job_settings_of(run_of(vertex=place), "vertex"), "Trainer") == {}
+
+
+def test_gpus_are_expected_in_the_container_and_share_memory(run_of):
+    one = {"node": "DetectionEvaluator", "accelerator": {"type": "nvidia-l4", "count": 1}}
+    job = job_settings_of(run_of(kubeflow=KUBEFLOW, nodes=[GPUS, one]), "kubeflow")
+    nodes = ("Trainer", "DetectionEvaluator", "StatisticsGen")
+    assert [environment_of(job, node) for node in nodes] == [{"DETLOOM_GPUS": "2"}, {"DETLOOM_GPUS": "1"}, {}]
+    found = executors(run_of(kubeflow=KUBEFLOW, nodes=[GPUS, one]), a="Trainer", b="DetectionEvaluator")
+    (mount,) = found["Trainer_executor"]["emptyDirMounts"]
+    assert (mount["mountPath"], mount["medium"]) == ("/dev/shm", "Memory")
+    assert "emptyDirMounts" not in found["DetectionEvaluator_executor"]
+
+
+def test_nodes_with_a_gpu_and_with_a_tpu_need_two_images(run_of):
+    evaluator = {"node": "DetectionEvaluator", "accelerator": {"type": "nvidia-l4", "count": 1}}
+    labels = {"a": "Trainer", "b": "DetectionEvaluator"}
+    with pytest.raises(InputError, match=r"detloom:1\.0 .*DetectionEvaluator GPUs, Trainer a TPU.*image"):
+        executors(run_of(kubeflow=KUBEFLOW, nodes=[TPU, evaluator]), **labels)
+    executors(run_of(kubeflow=KUBEFLOW, nodes=[{**TPU, "image": "x/tpu:1"}, evaluator]), **labels)
 
 
 def test_a_training_folder_outside_of_volumes_is_refused(run_of):

@@ -64,6 +64,14 @@ def test_a_mistake_of_the_user_has_no_traceback(kubeflow, task_log, monkeypatch,
     assert re.fullmatch(r"error: package://\S+: [^\n]*\.\n", capsys.readouterr().err)
 
 
+def test_a_task_without_its_gpus_fails_before_it_reads_anything(task_log, monkeypatch, capsys):
+    monkeypatch.setenv("DETLOOM_GPUS", "64")
+    executed = []
+    assert entrypoint.main(flags("no JSON", code=describe_code(MODULE)), lambda *task: executed.append(task)) == 1
+    assert executed == []
+    assert re.fullmatch(r"error: DETLOOM_GPUS: [^\n]*64[^\n]*gpu\.md\.\n", capsys.readouterr().err)
+
+
 @pytest.mark.parametrize(
     ("raised", "code", "shown"),
     [

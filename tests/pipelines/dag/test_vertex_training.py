@@ -71,6 +71,8 @@ def test_each_machine_type_has_its_pools_and_strategy(run_of, machine, pools, st
         accelerator = (machine_spec.accelerator_type.name, machine_spec.accelerator_count, machine_spec.tpu_topology)
         assert (machine_spec.machine_type, *accelerator, pool.replica_count) == expected
         variables = {"DETLOOM_CODE": "detloom.trainer_module=0123456789abcdef", "DETLOOM_STRATEGY": strategy}
+        if machine in ("gpu", "gpus", "workers"):
+            variables["DETLOOM_GPUS"] = str(machine_spec.accelerator_count)
         assert environment_of(pool) == variables
     assert job.display_name == "cells-training"
     assert job.job_spec.scheduling.timeout.total_seconds() == 24 * 3600

@@ -20,6 +20,7 @@ IMAGE = "registry.example.org/detloom:1.0"
         ({"token": "eyJhbGciOi"}, "token: got .*allowed: env:NAME"),
         ({"schedule_timezone": "CEST-ish"}, "schedule_timezone: got 'CEST-ish', allowed: a name such as UTC"),
         ({"image": "Not An Image"}, "image: got 'Not An Image'"),
+        ({"service_account": "My Account"}, "service_account: got 'My Account'"),
         ({"pipeline_root": "/data"}, "pipeline_root: got '/data', allowed: an address at minio://, s3://, gs://"),
         ({"training_dir": "data"}, "training_dir: got 'data', allowed: an absolute path"),
         (

@@ -39,6 +39,12 @@ def test_number_out_of_range_is_rejected(field, value):
         NodeSettings(node="Trainer", **{field: value})
 
 
+@pytest.mark.parametrize(("node", "image"), [("*", "x/detloom:1"), ("Trainer", "Not An Image")])
+def test_an_image_is_an_address_and_for_one_node(node, image):
+    with pytest.raises(FieldError, match=f"image: got '{image}'"):
+        NodeSettings(node=node, image=image)
+
+
 def test_only_nodes_that_use_beam_have_options_of_beam():
     assert NodeSettings(node="*", beam_args=("--runner=FlinkRunner",)).beam_args == ("--runner=FlinkRunner",)
     with pytest.raises(FieldError, match=r"beam_args: .*Trainer.*StatisticsGen"):

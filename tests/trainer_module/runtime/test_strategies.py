@@ -43,6 +43,12 @@ def test_one_cpu_is_one_device():
     assert type(build_strategy(environment={"TF_CONFIG": alone})) is tf.distribute.OneDeviceStrategy
 
 
+@pytest.mark.parametrize(("requested", "message"), [("64", "requests 64"), ("two", "got 'two'")])
+def test_a_machine_without_the_requested_gpus_is_refused(requested, message):
+    with pytest.raises(InputError, match=f"DETLOOM_GPUS: .*{message}"):
+        build_strategy(Strategy(kind="one_device"), {"DETLOOM_GPUS": requested})
+
+
 def test_environment_selects_the_strategy_without_a_setting():
     environment = {"DETLOOM_STRATEGY": "{kind: mirrored, devices: ['CPU:0']}"}
     assert describe(build_strategy(environment=environment)) == "1 device (CPU), MirroredStrategy"

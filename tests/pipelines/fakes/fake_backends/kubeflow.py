@@ -139,6 +139,7 @@ class FakeKubeflow:
             asked.display_name,
             experiment_id=asked.experiment_id,
             pipeline_spec=asked.pipeline_spec,
+            service_account=asked.service_account,
             runtime_config=asked.runtime_config,
             state="PENDING",
         )
