@@ -5,7 +5,7 @@
 #                1.21; 3.10 for 1.16. scripts/image_base.sh makes one if none can be pulled.
 #   ACCELERATOR  cpu, gpu (adds NVIDIA's libraries), tpu (TensorFlow's TPU build, which the version of TFX 1.21 does not
 #                have; Dockerfile.tpu continues from it)
-#   EXTRAS       detloom's optional dependencies, such as onnx
+#   EXTRAS       detloom's optional dependencies: onnx
 #   RUN_AS       the user id; 0 only if a platform requires root
 #   BEAM_IMAGE   the source of Apache Beam's boot program for the target `beam`: the SDK image for the Python and Beam
 #                versions
@@ -15,22 +15,11 @@
 ARG BASE_IMAGE=docker.io/library/python:3.13-slim-trixie
 ARG BEAM_IMAGE=docker.io/apache/beam_python3.13_sdk:2.77.0
 
-# --- requirements: a separate stage, so that other changes of pyproject.toml do not install packages again ---
-FROM ${BASE_IMAGE} AS requirements
-ARG ACCELERATOR=cpu
-ARG EXTRAS=""
-WORKDIR /requirements
-COPY pyproject.toml scripts/image_requirements.py /tmp/
-# In an environment, because its pip reads TOML for Python 3.10 of TFX 1.16. Builders may compare file times, so the time is fixed.
-RUN python3 -m venv /tmp/venv \
-    && /tmp/venv/bin/python /tmp/image_requirements.py /tmp/pyproject.toml "${ACCELERATOR}" "${EXTRAS}" \
-        > requirements.txt \
-    && touch -d @0 requirements.txt
-
 # --- packages: compiled and installed here; only the result is used below ---
 FROM ${BASE_IMAGE} AS packages
 ARG TFX_LINE=1.21
 ARG ACCELERATOR=cpu
+ARG EXTRAS=""
 ENV PATH=/opt/detloom/venv/bin:${PATH}
 WORKDIR /build
 
@@ -44,30 +33,38 @@ RUN set -eu; \
     apt-get install -y --no-install-recommends "$@"; \
     rm -rf /var/lib/apt/lists/*
 
-COPY --from=requirements /requirements/requirements.txt ./
-COPY constraints/tfx-${TFX_LINE}.in constraints/tfx-${TFX_LINE}.txt ./
+COPY constraints/*-${TFX_LINE}.txt ./
 
-# The build tools come first, then no isolation, as in scripts/setup_venv.sh. TensorFlow gets a layer of its own, half of
-# the total size, so that two layers are pulled in parallel.
-# hadolint ignore=DL3013
+# The build tools come first, then no isolation, as in scripts/setup_venv.sh. The files have the hashes of all packages. TensorFlow
+# gets a layer of its own, half of the total size, so that two layers are pulled in parallel. The copy without hashes is for
+# `pip install --constraint` in images that add packages to this one.
 RUN --mount=type=secret,id=pip_conf,target=/etc/pip.conf --mount=type=secret,id=ca_bundle \
     set -eu; \
     python3 -m venv /opt/detloom/venv; \
-    install() { pip install --no-cache-dir --progress-bar off --constraint "tfx-${TFX_LINE}.txt" "$@"; }; \
-    install setuptools wheel; \
-    install --no-build-isolation --requirement "tfx-${TFX_LINE}.in" --requirement requirements.txt; \
+    install() { \
+        pip install --no-cache-dir --progress-bar off --no-build-isolation --no-deps --require-hashes --requirement "$1"; \
+    }; \
+    awk '/^[^ ]/ {is_one = /^(setuptools|wheel)==/} is_one' "tfx-${TFX_LINE}.txt" > build-tools.txt; \
+    install build-tools.txt; \
+    for name in tfx $(echo "${EXTRAS}" | tr , ' '); do install "${name}-${TFX_LINE}.txt"; done; \
     pip check; \
-    if [ "${ACCELERATOR}" = tpu ]; then \
-        version=$(python -c 'import importlib.metadata as m; print(m.version("tensorflow"))'); \
-        pip install --no-cache-dir --no-deps "tensorflow-tpu==${version}"; \
-    fi; \
+    [ "${ACCELERATOR}" = cpu ] || install "${ACCELERATOR}-${TFX_LINE}.txt"; \
     mkdir /opt/detloom/constraints; \
-    cp "tfx-${TFX_LINE}.txt" /opt/detloom/constraints/; \
+    sed -n 's/^\([^ #].*\) \\$/\1/p' "tfx-${TFX_LINE}.txt" > "/opt/detloom/constraints/tfx-${TFX_LINE}.txt"; \
     site=$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
     mkdir -p "/tensorflow${site}"; \
     for package in tensorflow nvidia; do \
         if [ -d "${site}/${package}" ]; then mv "${site}/${package}" "/tensorflow${site}/"; fi; \
     done
+
+# --- sbom: a list of the packages above in CycloneDX's format, without Debian's ---
+FROM packages AS sbom
+COPY constraints/tools.txt ./
+RUN --mount=type=secret,id=pip_conf,target=/etc/pip.conf --mount=type=secret,id=ca_bundle \
+    python3 -m venv /tmp/tools \
+    && /tmp/tools/bin/pip install --no-cache-dir --progress-bar off --no-deps --require-hashes --requirement tools.txt \
+    && /tmp/tools/bin/cyclonedx-py environment --of JSON --output-reproducible --output-file /opt/detloom/sbom.json \
+        /opt/detloom/venv/bin/python
 
 # --- wheel: detloom itself ---
 FROM packages AS wheel
@@ -107,6 +104,7 @@ RUN find /opt/detloom/venv/lib/python3*/site-packages/nvidia -type d -name lib -
         > /etc/ld.so.conf.d/detloom-nvidia.conf 2> /dev/null || true \
     && ldconfig
 
+COPY --from=sbom /opt/detloom/sbom.json /opt/detloom/sbom.json
 COPY --from=wheel /opt/detloom/dist /opt/detloom/dist
 RUN pip install --no-cache-dir --no-deps --no-index /opt/detloom/dist/*.whl
 

@@ -142,8 +142,12 @@ docs-site: ## build site/ from docs/ with MkDocs (in .venv-docs); fails at a dea
 	@bash scripts/docs_site.sh
 
 .PHONY: constraints
-constraints: ## expand constraints/*.in again (needs uv)
+constraints: ## write the versions and hashes of constraints/*.txt again (needs uv; UPGRADE=0 keeps versions)
 	@bash scripts/expand_constraints.sh
+
+.PHONY: audit
+audit: venv ## search the packages of both TFX lines for known vulnerabilities (needs pypi.org)
+	@bash scripts/audit.sh $(ARGS)
 
 .PHONY: clean
 clean: ## remove caches and build products; keeps .venv, .venv-docs and runs

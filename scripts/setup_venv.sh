@@ -11,6 +11,7 @@ stamp=$venv/detloom-stamp # written last
 mine=$venv/detloom-venv   # written first; marks the folder as safe to delete; has the chosen accelerator
 log=$venv/setup.log
 LAYOUT=1 # raise it when `build` changes in a way that older environments must follow
+BUILD_TOOLS='/^[^ ]/ {is_one = /^(setuptools|wheel)==/} is_one' # awk: these packages of a file, with their hashes
 
 . "$root/scripts/own_pip_settings.sh"
 
@@ -19,7 +20,7 @@ say() { printf 'set-up: %s\n' "$*"; }
 hash_of() { (cd "$root" && cat -- "$@") | sha256sum | cut -c 1-16; }
 
 # Separate hashes of the packages and of the editable install, so that a change of pyproject.toml takes only seconds.
-packages_hash() { echo "$LAYOUT-$(hash_of "constraints/tfx-$1.txt")"; }
+packages_hash() { echo "$LAYOUT-$(hash_of constraints/{tfx,dev,gpu}-"$1.txt")"; }
 project_hash() { hash_of pyproject.toml setup.py detloom/__init__.py; }
 
 stamped() { sed -n "s/^$1=//p" "$stamp" 2>/dev/null || true; }
@@ -86,7 +87,7 @@ clear_old() {
 }
 
 build() {
-    local choice line version python pip constraints
+    local choice line version python
     choice=$(bash "$root/scripts/find_python.sh")
     read -r line version python <<<"$choice"
     if ! command -v "${CXX:-g++}" >/dev/null; then
@@ -97,13 +98,11 @@ build() {
     clear_old
     say "TFX $line on Python $version ($python); takes some minutes and 3.3 GB the first time"
     mkdir -p "$venv" && echo "accelerator=$accelerator" >"$mine" && : >"$log"
-    constraints=$root/constraints/tfx-$line.txt
-    pip=("$venv/bin/python" -m pip install --progress-bar off)
     step "virtual environment" "$python" -I -m venv "$venv"
     # The build tools come first, then no isolation: packages without a wheel are built with the pinned setuptools.
-    step "build tools" "${pip[@]}" -c "$constraints" setuptools wheel
-    # The file is complete (`pip check` confirms it), so pip need not resolve and cannot backtrack.
-    step "packages" "${pip[@]}" --no-build-isolation --no-deps -r "$constraints"
+    awk "$BUILD_TOOLS" "$root/constraints/tfx-$line.txt" >"$venv/build-tools.txt"
+    step "build tools" install_files "$venv/build-tools.txt"
+    step "packages" install_files "$root/constraints/tfx-$line.txt" "$root/constraints/dev-$line.txt"
     install_project
     [ "$accelerator" != gpu ] || install_gpu_libraries "$line"
     step "check" "$venv/bin/python" -m pip check
@@ -111,14 +110,18 @@ build() {
     say "done in $SECONDS s"
 }
 
-install_project() {
-    step "detloom, editable" "$venv/bin/python" -m pip install --no-deps --no-build-isolation -e "$root"
+# Together the files are complete (`pip check` confirms it), so pip need not resolve and cannot backtrack.
+install_files() { # FILE...
+    "$venv/bin/python" -m pip install --progress-bar off --no-build-isolation --no-deps --require-hashes "${@/#/--requirement=}"
 }
 
-# The versions are those that TensorFlow's own extra names.
+install_project() { # a folder has no hash
+    step "detloom, editable" env PIP_REQUIRE_HASHES=0 \
+        "$venv/bin/python" -m pip install --no-deps --no-build-isolation -e "$root"
+}
+
 install_gpu_libraries() { # LINE
-    step "NVIDIA's libraries" "$venv/bin/python" -m pip install --progress-bar off \
-        -c "$root/constraints/tfx-$1.txt" "tensorflow[and-cuda]"
+    step "NVIDIA's libraries" install_files "$root/constraints/gpu-$1.txt"
 }
 
 # One set-up at a time per checkout. pip inherits the lock: if only this script is killed, the next call waits until the

@@ -43,7 +43,7 @@ def _run_check(name: str, check: Check) -> tuple[CheckResult, ...]:
     except Exception as error:
         is_probe = isinstance(error, ProbeError)
         detail = str(error) if is_probe else f"the check failed ({type(error).__name__}: {error})"
-        next_step = "install detloom's packages again, with the constraints file of a TFX line"
+        next_step = "install detloom's packages again, with `make venv` or from the constraints file of a TFX line"
         return (CheckResult(name=name, status="error", detail=detail, next_step=next_step),)
 
 

@@ -21,7 +21,9 @@ def check_packages() -> Iterator[CheckResult]:
         if found is None or not SpecifierSet(versions).contains(found, prereleases=True):
             problems.append(f"{name} {found or 'missing'}, required {versions}: {reason}")
     for problem in problems:
-        next_step = "pip install the version that is named, with the constraints file of the TFX line"
+        next_step = (
+            "pip install the version in constraints/ of detloom's checkout, or in /opt/detloom/constraints of its image"
+        )
         yield CheckResult(name="packages", status="error", detail=problem, next_step=next_step)
     if has_failed:  # without pip, for example, in an environment that uv made
         detail = "`pip check` failed: " + done.stderr.strip().rpartition("\n")[2]
