@@ -38,12 +38,12 @@ class Gpu:
     """A GPU model.
 
     Attributes:
-        vertex_type: name in Vertex AI.
+        vertex_type: name in Vertex AI; empty for GPUs that are refused there.
         machines: number of GPUs by machine type; empty for GPUs that are added to N1 machines.
         max_cores: largest number of cores of an N1 machine by number of GPUs; empty if `machines` is set.
     """
 
-    vertex_type: str
+    vertex_type: str = ""
     machines: Mapping[str, int] = field(default_factory=dict)
     max_cores: Mapping[int, int] = field(default_factory=dict)
 
@@ -78,10 +78,16 @@ GPUS: Mapping[str, Gpu] = {  # by the value of GKE's node label
     ),
     "nvidia-a100-80gb": Gpu(vertex_type="NVIDIA_A100_80GB", machines={f"a2-ultragpu-{n}g": n for n in (1, 2, 4, 8)}),
     "nvidia-h100-80gb": Gpu(vertex_type="NVIDIA_H100_80GB", machines={f"a3-highgpu-{n}g": n for n in (1, 2, 4, 8)}),
+    "nvidia-h100-mega-80gb": Gpu(machines={"a3-megagpu-8g": 8}),
+    "nvidia-h200-141gb": Gpu(machines={"a3-ultragpu-8g": 8}),
 }
-_REFUSED_ON_GKE = {
+_BLACKWELL = "the kernels in TensorFlow's packages fail on Blackwell GPUs (tensorflow/tensorflow#99592)"
+_REFUSED = {
     "tpu-v2": "GKE has no TPU v2; use Vertex AI (vertex.training)",
     **dict.fromkeys(("tpu-v5p", "tpu-v6e", "tpu7x"), _TENSORFLOW_TPUS),
+    **dict.fromkeys(("nvidia-b200", "nvidia-gb200", "nvidia-rtx-pro-6000"), _BLACKWELL),
+    **dict.fromkeys(("NVIDIA_B200", "NVIDIA_GB200", "NVIDIA_RTX_PRO_6000"), _BLACKWELL),
+    "NVIDIA_H200_141GB": "Vertex AI mounts no buckets on its machines (GoogleCloudPlatform/gcsfuse#4333)",
 }
 _VERTEX_V5E = {f"ct5lp-hightpu-{chips}t": topology for chips, topology in TPU_SLICES["tpu-v5e"].items()}
 _VERTEX_TPU_CORES = 8  # TPU v2 or v3 in one machine: four chips with two cores each
@@ -101,10 +107,11 @@ def check_accelerator(kind: str, count: int, topology: str) -> None:
     Args:
         topology: empty to derive it from the count.
     """
+    allowed = ", ".join(TPU_SLICES if is_tpu(kind) else GPUS)
+    check(kind not in _REFUSED, "type", f"{kind!r}: {_REFUSED.get(kind)}", allowed)
     if not is_tpu(kind):
         _check_gpus(kind, count, topology)
         return
-    check(kind not in _REFUSED_ON_GKE, "type", f"{kind!r}: {_REFUSED_ON_GKE.get(kind)}", ", ".join(TPU_SLICES))
     check(kind in TPU_SLICES, "type", repr(kind), ", ".join((*TPU_SLICES, *GPUS, ANY_GPU)))
     slices = TPU_SLICES[kind]
     _check_topology("topology", topology, slices.values())
@@ -157,7 +164,7 @@ def _check_vertex_v5e(machine_type: str, accelerator_type: str, accelerator_coun
 
 
 def _check_vertex_gpus(machine_type: str, accelerator_type: str, accelerator_count: int) -> None:
-    by_name = {gpu.vertex_type: gpu for gpu in GPUS.values()}
+    by_name = {gpu.vertex_type: gpu for gpu in GPUS.values() if gpu.vertex_type}
     if not accelerator_type:
         gpus = [name for name, gpu in by_name.items() if machine_type in gpu.machines]
         has_gpus = bool(gpus) or machine_type.startswith(_GPU_FAMILIES)
@@ -167,7 +174,8 @@ def _check_vertex_gpus(machine_type: str, accelerator_type: str, accelerator_cou
         check(accelerator_count == 0, "accelerator_count", accelerator_count, allowed, "accelerator_type")
         return
     allowed = f"{', '.join(by_name)}; {', '.join(_VERTEX_TPUS)} with machine_type {CLOUD_TPU}"
-    check(accelerator_type in by_name, "accelerator_type", repr(accelerator_type), allowed)
+    reason = f": {_REFUSED[accelerator_type]}" if accelerator_type in _REFUSED else ""
+    check(accelerator_type in by_name, "accelerator_type", f"{accelerator_type!r}{reason}", allowed)
     gpu = by_name[accelerator_type]
     if gpu.machines:
         pairs = ", ".join(f"{name} with {count}" for name, count in gpu.machines.items())

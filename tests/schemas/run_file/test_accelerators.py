@@ -23,6 +23,7 @@ def refused(message, make, **values):
         ("nvidia-tesla-t4", 4, ""),
         ("nvidia-tesla-a100", 16, ""),
         ("nvidia-h100-80gb", 8, ""),
+        ("nvidia-h200-141gb", 8, ""),
         ("nvidia.com/gpu", 3, ""),  # of any model
     ],
 )
@@ -46,6 +47,7 @@ def test_accelerators_of_one_machine_are_accepted(kind, count, topology):
         ({"type": "nvidia-l4", "count": 3}, r"count: got 3 of nvidia-l4, allowed: 1, 2, 4, 8\."),
         ({"type": "nvidia-tesla-t4", "count": 8}, r"count: got 8 of nvidia-tesla-t4, allowed: 1, 2, 4\."),
         ({"type": "nvidia-l4", "topology": "2x2"}, r"topology: got '2x2', allowed: nothing with a GPU"),
+        ({"type": "nvidia-b200", "count": 8}, r"type: got 'nvidia-b200': .*Blackwell.*, allowed: nvidia-tesla-p100"),
         ({"type": "l4"}, r"type: got 'l4', allowed: nvidia\.com/gpu, .*nvidia-l4"),
         ({"type": "nvidia-l4", "count": 0}, r"count: got 0, allowed: 1 or more"),
     ],
