@@ -113,7 +113,7 @@ def _check_mounted(run: RunFile, key: str, folder: str, place: Place) -> None:
     path = os.path.normpath(mounted_path(folder))
     if place == "vertex" and path.startswith(MOUNT) and key == _PUSH_TO:
         raise InputError(
-            f"{key}: got '{redact(folder)}', allowed on Vertex: an address at gs://, because a mounted bucket cannot "
+            f"{key}: got '{redact(folder)}', allowed on Vertex: an address at gs://, because a mounted bucket may not "
             f"rename folders; write '{redact(path.replace(MOUNT, 'gs://', 1))}'."
         )
     if place == "vertex" and not path.startswith(MOUNT):

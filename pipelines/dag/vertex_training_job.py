@@ -11,6 +11,7 @@ pipeline's node.
 import argparse
 import contextlib
 import hashlib
+import itertools
 import json
 import logging
 import os
@@ -43,6 +44,7 @@ from detloom.components.retrain.reuse import Reusing
 from detloom.pipelines.dag.vertex_training import CODE_VARIABLE
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import redact
+from detloom.schemas.run_file.vertex import MOUNT
 from detloom.trainer_module.runtime.preemption import Preempted
 
 _POLL_SECONDS = 30.0
@@ -200,14 +202,36 @@ def check_image() -> None:
         check_code(wanted)
 
 
+def check_mounted(folder: str) -> None:
+    """Raise InputError for a folder in a bucket that is not mounted, or not writable: the model would be lost."""
+    if not folder.startswith(MOUNT):
+        return
+    bucket = MOUNT + folder.removeprefix(MOUNT).partition("/")[0]
+    if not (os.path.ismount(MOUNT) or os.path.ismount(bucket)):
+        raise InputError(
+            f"{folder}: no bucket is mounted at {MOUNT} in this container. Vertex AI mounts none on machines of some "
+            "types; choose another vertex.training.machine_type."
+        )
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"{folder}: user {os.getuid()} cannot write there ({error.strerror}). Build the image of vertex.training with "
+            "RUN_AS=0, and allow the job's service account to write to the bucket."
+        ) from error
+
+
 def run_executor(arguments: argparse.Namespace) -> None:
     """Run the executor in the arguments, as `tfx.scripts.run_executor` does."""
     executor_class = cast(type[BaseExecutor], import_utils.import_class_by_path(arguments.executor_class_path))
+    outputs = artifact_utils.parse_artifact_dict(arguments.outputs)
+    for artifact in itertools.chain.from_iterable(outputs.values()):
+        check_mounted(artifact.uri)
     with tempfile.TemporaryDirectory(prefix="detloom-job-", ignore_cleanup_errors=True) as folder:
         executor = executor_class(executor_class.Context(tmp_dir=folder, unique_id="job"))
         executor.Do(
             artifact_utils.parse_artifact_dict(arguments.inputs),
-            artifact_utils.parse_artifact_dict(arguments.outputs),
+            outputs,
             json.loads(arguments.exec_properties),
         )
 

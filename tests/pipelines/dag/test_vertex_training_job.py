@@ -18,7 +18,8 @@ from tfx.utils import json_utils
 from detloom.components.fingerprints import describe_code
 from detloom.pipelines.dag import vertex_training
 from detloom.pipelines.dag import vertex_training_job as training_job
-from detloom.pipelines.dag.vertex_training_job import TrainerExecutor, TunerExecutor, main
+from detloom.pipelines.dag.vertex_training_job import TrainerExecutor, TunerExecutor, check_mounted, main
+from detloom.schemas.errors import InputError
 
 MACHINE = {"machine_type": "g2-standard-24", "accelerator_type": "NVIDIA_L4", "accelerator_count": 2, "workers": 2}
 PLACE = {"project": "my-project", "region": "europe-west4", "image": "r/detloom:1", "pipeline_root": "gs://b/root"}
@@ -227,3 +228,15 @@ def test_the_job_program_runs_the_given_executor(tmp_path):
     result = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr[-3000:]
     assert (tmp_path / "out" / "schema.pbtxt").read_text().split() == ["feature", "{", "name:", '"a"', "}"]
+
+
+def test_a_job_without_its_bucket_ends_before_it_trains(monkeypatch, tmp_path):
+    monkeypatch.setattr(training_job, "MOUNT", f"{tmp_path}/gcs/")
+    model, blocked = f"{tmp_path}/gcs/bucket/model", f"{tmp_path}/gcs/bucket/file/model"
+    with pytest.raises(InputError, match=r"bucket/model: no bucket is mounted"):
+        check_mounted(model)
+    monkeypatch.setattr(training_job.os.path, "ismount", f"{tmp_path}/gcs/bucket".__eq__)
+    check_mounted(model)
+    (tmp_path / "gcs/bucket/file").touch()
+    with pytest.raises(InputError, match=r"file/model: user \d+ cannot write there"):
+        check_mounted(blocked)
