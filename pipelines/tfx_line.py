@@ -1,6 +1,9 @@
 """The supported TFX lines: minor versions of TFX, each with its constraints. scripts/tfx_lines.sh is for shells."""
 
 import importlib.metadata
+import re
+
+from detloom.schemas.errors import InputError
 
 TFX_LINES = ("1.21", "1.16")  # the preferred first
 
@@ -23,3 +26,21 @@ def line_of(tfx_version: str) -> str:
 def tfx_line() -> str:
     """Return the line of the installed TFX without importing it."""
     return line_of(importlib.metadata.version("tfx"))
+
+
+LINE_FLAG = "--tfx"  # an option of the container's entrypoint, with the line as --tfx=1.21
+_LINE_IN_JOB = re.compile(rb"--tfx=(\d+\.\d+)")
+
+
+def check_line(wanted: str) -> None:
+    """Raise InputError unless TFX is of the line with which a task was compiled."""
+    if wanted != tfx_line():
+        raise InputError(
+            f"the task was compiled with TFX {wanted}, this image has TFX {tfx_line()}: build the image with "
+            f"TFX_LINE={wanted}, or compile with TFX {tfx_line()}."
+        )
+
+
+def read_job_lines(job: bytes) -> tuple[str, ...]:
+    """Return the distinct TFX lines that the tasks of a compiled job name."""
+    return tuple(sorted({line.decode() for line in _LINE_IN_JOB.findall(job)}))

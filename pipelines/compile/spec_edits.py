@@ -13,6 +13,7 @@ import yaml
 from detloom.components.fingerprints import CODE_FLAG, describe_code
 from detloom.pipelines.compile.pipeline_spec import Spec, containers_of, executors_of, tasks_of
 from detloom.pipelines.dag.packed_settings import SYSTEM_TYPES, short_type
+from detloom.pipelines.tfx_line import LINE_FLAG, tfx_line
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.nodes import Retry
 from detloom.schemas.run_file.run_file import Place
@@ -36,10 +37,10 @@ def entrypoint_command(place: Place) -> list[str]:
 
 
 def name_code(spec: Spec) -> None:
-    """Add to each command the modules that the task runs, and their fingerprint.
+    """Add to each command the TFX line, the modules that the task runs, and their fingerprint.
 
     The backends' cache keys contain the command, so a task runs again if its own code has changed. The container
-    compares the fingerprint with the code in its image.
+    compares the line and the fingerprint with those of its image.
     """
     for container in executors_of(spec).values():
         command, executor = container["command"], container["args"][1]
@@ -47,7 +48,7 @@ def name_code(spec: Spec) -> None:
             command[2] = _EXAMPLE_GEN_ENTRYPOINT
         ours = [executor.rpartition(".")[0]] if executor.startswith("detloom.") else []
         ours += [_TRAINING] if executor.startswith(_TRAINERS) else []
-        command += [CODE_FLAG, describe_code(command[2], *ours)]
+        command += [f"{LINE_FLAG}={tfx_line()}", CODE_FLAG, describe_code(command[2], *ours)]
 
 
 def set_time_limits(spec: Spec, seconds_by_node: Mapping[str, float]) -> None:

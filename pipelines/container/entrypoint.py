@@ -17,6 +17,7 @@ from detloom.components.fingerprints import CODE_FLAG, check_code
 from detloom.pipelines.container.task_storage import TaskStorage
 from detloom.pipelines.container.time_limit import run_limited
 from detloom.pipelines.dag.packed_settings import INPUT_TYPES_FLAG, unpack_task
+from detloom.pipelines.tfx_line import LINE_FLAG, check_line
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.strategy import GPUS_VARIABLE
 
@@ -34,6 +35,7 @@ def main(arguments: Sequence[str], run_task: "Callable[[Task, TaskStorage], None
     """
     flags, beam_args = parse_flags(arguments)
     try:
+        check_line(flags.tfx)
         check_code(flags.code)
     except InputError as error:
         return _fail(str(error))
@@ -46,6 +48,7 @@ def parse_flags(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]
     """Parse our flags and TFX's; the remaining arguments are for Beam."""
     parser = argparse.ArgumentParser(prog="detloom.pipelines.container.entrypoint", allow_abbrev=False)
     parser.add_argument("--place", required=True, choices=("kubeflow", "vertex"))
+    parser.add_argument(LINE_FLAG, required=True, help="the TFX line that compiled the task")
     parser.add_argument(CODE_FLAG, required=True, help="the task's modules and their fingerprint when it was compiled")
     parser.add_argument("--time_limit_seconds", type=_seconds, help="end the node after this time")
     parser.add_argument("--driver", action="store_true", help="run the driver instead of the executor")

@@ -216,8 +216,8 @@ def check_mounted(folder: str) -> None:
         os.makedirs(folder, exist_ok=True)
     except OSError as error:
         raise InputError(
-            f"{folder}: user {os.getuid()} cannot write there ({error.strerror}). Build the image of vertex.training with "
-            "RUN_AS=0, and allow the job's service account to write to the bucket."
+            f"{folder}: user {os.getuid()} cannot write there ({error.strerror}). Build the image of vertex.training "
+            "with RUN_AS=0, and allow the job's service account to write to the bucket."
         ) from error
 
 

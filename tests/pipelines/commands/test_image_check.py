@@ -8,15 +8,16 @@ from detloom.components.fingerprints import describe_code
 from detloom.pipelines.cli import cli
 from detloom.pipelines.doctor import check_image
 from detloom.pipelines.doctor.check_result import CheckResult
+from detloom.pipelines.tfx_line import tfx_line
 from detloom.schemas.errors import InputError
 
 MODULE = "detloom.pipelines.container.time_limit"
 OURS, OTHER = describe_code(MODULE), f"{MODULE}=fedcba9876543210"
 
 
-def write_job(folder: Path, code: str) -> Path:
+def write_job(folder: Path, code: str, line: str = "") -> Path:
     file = folder / "job.json"
-    file.write_text(json.dumps({"command": ["python", "--code", code]}))
+    file.write_text(json.dumps({"command": ["python", f"--tfx={line or tfx_line()}", "--code", code]}))
     return file
 
 
@@ -41,6 +42,12 @@ def test_a_job_of_the_same_code_passes_and_one_of_other_code_fails(tmp_path):
     assert result.exit_code == 1
     (code,) = (each for each in json.loads(result.output) if each["name"] == "code")
     assert (code["status"], code["expected"]) == ("error", OTHER)
+
+
+def test_a_job_of_another_tfx_line_fails(tmp_path):
+    result = call("--job", str(write_job(tmp_path, OURS, line="1.99")))
+    assert result.exit_code == 1
+    assert "TFX_LINE=1.99" in result.output
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from detloom.pipelines.compile.spec_edits import (
     set_retries,
     set_time_limits,
 )
+from detloom.pipelines.tfx_line import tfx_line
 from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.nodes import Retry
 
@@ -36,7 +37,7 @@ def test_a_command_names_the_code_of_its_task():
     entrypoint = "detloom.pipelines.container.entrypoint"
     assert entrypoint_command("vertex") == ["python", "-m", entrypoint, "--place", "vertex"]
     assert container_of(edited(name_code, make_task_spec()))["command"][3:] == [
-        *("--place", "vertex", "--code", describe_code(entrypoint))
+        *("--place", "vertex", f"--tfx={tfx_line()}", "--code", describe_code(entrypoint))
     ]
     spec = make_task_spec()
     container_of(spec)["args"][1] = "detloom.components.notifier.component.Executor"

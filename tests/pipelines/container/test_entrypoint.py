@@ -11,6 +11,7 @@ import detloom
 from detloom.components.fingerprints import describe_code
 from detloom.pipelines.container import entrypoint
 from detloom.pipelines.dag.packed_settings import PACKED, pack
+from detloom.pipelines.tfx_line import tfx_line
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.runtime.preemption import Preempted
 
@@ -23,9 +24,11 @@ def run(*arguments, root=""):
     return subprocess.run([sys.executable, *arguments], env=environment, capture_output=True, text=True, check=False)
 
 
-def flags(invocation="{}", inputs_spec="{}", code=f"{MODULE}={'0' * 16}", place="kubeflow", executor=IMPORT_SCHEMA):
+def flags(
+    invocation="{}", inputs_spec="{}", code=f"{MODULE}={'0' * 16}", place="kubeflow", executor=IMPORT_SCHEMA, line=None
+):
     return [
-        *("--place", place, "--code", code, "--executor_class_path", executor),
+        *("--place", place, f"--tfx={line or tfx_line()}", "--code", code, "--executor_class_path", executor),
         *("--json_serialized_invocation_args", invocation, "--json_serialized_inputs_spec_args", inputs_spec),
     ]
 
@@ -54,6 +57,11 @@ def test_an_image_with_other_code_is_refused_before_tensorflow_is_imported(modul
     done = run("-c", check, *flags(code=f"{module}=0123456789abcdef"))
     assert done.returncode == 1
     assert re.fullmatch(rf"error: [^\n]*0123456789abcdef[^\n]*{re.escape(module)}[^\n]*\n", done.stderr)
+
+
+def test_an_image_with_another_tfx_line_is_refused(capsys):
+    assert entrypoint.main(flags(code=describe_code(MODULE), line="1.99")) == 1
+    assert re.fullmatch(r"error: [^\n]*TFX 1\.99[^\n]*TFX_LINE=1\.99[^\n]*\n", capsys.readouterr().err)
 
 
 def test_a_mistake_of_the_user_has_no_traceback(kubeflow, task_log, monkeypatch, capsys):
