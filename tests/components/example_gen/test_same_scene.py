@@ -5,6 +5,7 @@ import hashlib
 import io
 import json
 import re
+import sys
 import tempfile
 import unicodedata
 from pathlib import Path
@@ -18,6 +19,9 @@ from labelled_data import format_voc, make_record, write_files
 from PIL import Image, ImageDraw
 
 from detloom.components.example_gen.data_folder import DataFolder
+from detloom.components.example_gen.ingest_job import IngestJob
+from detloom.components.example_gen.params import ExampleGenParams
+from detloom.components.example_gen.read_annotations import list_chunks, read_annotations, read_outcome
 from detloom.components.example_gen.sources import formats
 from detloom.schemas.contracts import example_keys as keys
 from detloom.schemas.contracts.label_map import read_label_map
@@ -79,7 +83,7 @@ def write_yolo(folder):
             for name, x1, y1, x2, y2 in objects
         ]
         write_files(folder, {f"labels/{key}.txt": "".join(lines)})
-    write_files(folder, {"data.yaml": f"train: images\nnc: 2\nnames: {list(CLASSES)}\n"})
+    write_files(folder, {"data.yaml": f"train: images\nnc: {len(CLASSES)}\nnames: {list(CLASSES)}\n"})
 
 
 def write_open_images(folder):
@@ -370,3 +374,47 @@ def test_no_box_is_lost_by_a_random_damage(run_ingest, read_features, data_forma
 @given(kind_and_how=ANY_DAMAGE, stem=st.sampled_from(STEMS), key=st.sampled_from("12"))
 def test_no_box_is_lost_by_many_random_damages(run_ingest, read_features, data_format, kind_and_how, stem, key):
     check_nothing_is_lost(run_ingest, read_features, data_format, *kind_and_how, stem, key)
+
+
+def count_calls(function):
+    """Return how many calls the function makes, of Python's functions and of others."""
+    num_calls = 0
+
+    def count(frame, event, argument):
+        nonlocal num_calls
+        num_calls += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return num_calls
+
+
+@pytest.mark.parametrize("data_format", LABELLED)
+def test_the_work_of_reading_grows_linearly(data_format, tmp_path):
+    work = []
+    for number in (25, 100):
+        classes = tuple(f"c{index}" for index in range(number))
+        scene = {"empty": [], **{name: [(name, 8, 4, 24, 20)] for name in classes}}
+        with mock.patch(f"{__name__}.SCENE", scene), mock.patch(f"{__name__}.CLASSES", classes):
+            folder = write_scene(tmp_path / f"{number}", data_format)
+        sources = {"train": SOURCES[data_format]}
+        job = IngestJob(
+            params=ExampleGenParams(format=data_format, splits=sources),
+            data_format=data_format,
+            root=str(folder),
+            subfolders=("",),
+            sources=sources,
+            examples=f"{tmp_path}/{number}-out",
+            output_splits=("train",),
+        )
+
+        def read_all(job=job):
+            for index in range(list_chunks(job)[0]):
+                read_annotations(index, job)
+
+        work.append(count_calls(read_all))
+        assert sum(read_outcome(job, 0).boxes_by_class.values()) > number / 2  # the rest is in further chunks
+    assert work[1] < 5 * work[0]
