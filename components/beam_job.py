@@ -1,14 +1,19 @@
-"""Beam jobs on a cluster: recognize them by their options, and explain in one sentence why one failed.
+"""Beam jobs on a cluster: recognize them by their options, explain in one sentence why one failed, and cancel them.
 
-The runners of clusters raise pages of traces.
+The runners of clusters raise pages of traces, and leave a job running if the process that waits for it ends.
 """
 
 import contextlib
 import json
 import logging
 import re
-from collections.abc import Iterator, Sequence
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from types import FrameType
+from typing import Any
 
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import show_address
@@ -35,6 +40,9 @@ _NEXT_STEPS = {
     "ExternalEnvironmentFactory": "a pool of Python workers has to run beside each task manager, at environment_config",
     "NoResourceAvailableException": "the parallelism must not exceed the slots of the cluster",
 }
+
+
+_LOGGER = logging.getLogger("detloom")
 
 
 class BeamJobError(InputError):
@@ -74,6 +82,72 @@ def explain_job_failure() -> Iterator[None]:
         raise (InputError if is_users_mistake else BeamJobError)(sentence) from error
     finally:
         root.removeFilter(lower_level)
+
+
+@contextlib.contextmanager
+def cancel_unfinished_jobs() -> Iterator[None]:
+    """Cancel a Beam job of the block if waiting for it ends by an exception or SIGTERM: it would go on and cost money.
+
+    SIGTERM, which ends a node at its time limit or with its pipeline, raises SystemExit while a job is awaited.
+    """
+    from apache_beam import Pipeline  # late: containers import this module before all others
+
+    run = Pipeline.run
+
+    def run_guarded(pipeline: Any, *args: Any, **kwargs: Any) -> Any:
+        result = run(pipeline, *args, **kwargs)
+        result.wait_until_finish = partial(_wait_or_cancel, result, result.wait_until_finish)
+        return result
+
+    Pipeline.run = run_guarded
+    try:
+        yield
+    finally:
+        Pipeline.run = run
+
+
+def _wait_or_cancel(result: Any, wait: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    is_main = threading.current_thread() is threading.main_thread()  # elsewhere Python allows no handlers
+    has_handler = not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+    if not has_handler:
+        signal.signal(signal.SIGTERM, _exit_once)
+    try:
+        return wait(*args, **kwargs)
+    except BaseException:
+        _cancel(result)
+        raise
+    finally:
+        if not has_handler:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _exit_once(number: int, frame: FrameType | None) -> None:
+    signal.signal(number, signal.SIG_IGN)  # while the job is cancelled
+    sys.exit(128 + number)
+
+
+def _cancel(result: Any) -> None:
+    """Cancel a job that has not ended; log an error instead of raising it, because it would hide the original one."""
+    from apache_beam.runners.portability.flink_uber_jar_job_server import FlinkBeamJob
+    from apache_beam.runners.runner import PipelineState
+
+    FlinkBeamJob.cancel = _cancel_in_flink
+    try:
+        if not PipelineState.is_terminal(result.state):
+            result.cancel()
+            _LOGGER.warning("The Beam job is cancelled, because the node that waits for it ends.")
+    except Exception as error:  # every client has its own
+        reason = show_address(str(error))[:_MAX_CHARACTERS]
+        _LOGGER.error("The Beam job could not be cancelled (%s); it continues and costs money.", reason)
+
+
+def _cancel_in_flink(job: Any) -> None:
+    """Cancel a job by Flink's REST API, which does not have the path that Beam requests (v1/ID/stop)."""
+    import requests
+
+    path = f"v1/jobs/{job._flink_job_id}"
+    job.request(requests.patch, path, expected_status=202, params={"mode": "cancel"})
+    job.delete_jar()
 
 
 def _lower_level(record: logging.LogRecord) -> bool:

@@ -66,6 +66,10 @@ def format_manifest(run: RunFile, *, workers: int, examples: str, out: str, name
         "completions": workers,
         "parallelism": workers,
         "backoffLimit": workers * retry_of(run.nodes, _TRAINER).max_retries,  # all workers fail if one is lost
+        # A preempted or evicted pod is replaced without counting as a failure; that of the other workers counts.
+        "podFailurePolicy": {
+            "rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]
+        },
         # An Istio proxy, which Kubeflow's namespaces may add, would block traffic between the workers and never end.
         "template": {"metadata": {"labels": {**labels, "sidecar.istio.io/inject": "false"}}, "spec": spec},
     }

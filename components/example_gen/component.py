@@ -94,6 +94,11 @@ class DetectionExampleGen(BaseBeamComponent):
             InputError: `params` and the path contradict each other.
         """
         params = replace(params or ExampleGenParams(), code_fingerprint=source_fingerprint(__name__))
+        if isinstance(input_base, RuntimeParameter):
+            raise InputError(
+                "input_base: got a RuntimeParameter, allowed: a path or an address, because it decides how the data "
+                "are read; compile the pipeline again for another one."
+            )
         base, rest = split_input_base(input_base)
         if params.num_spans > 1 and not rest:
             raise InputError(

@@ -18,7 +18,7 @@ from typing import Any
 import apache_beam as beam
 from absl import logging
 
-from detloom.components.beam_job import explain_job_failure
+from detloom.components.beam_job import cancel_unfinished_jobs, explain_job_failure
 from detloom.components.example_gen.classes import explain_no_objects, find_similar_names
 from detloom.components.example_gen.data_folder import DataFolder
 from detloom.components.example_gen.follow_progress import follow_progress
@@ -204,7 +204,12 @@ def _clean(out: IngestFolders) -> None:
 
 
 def _run(job: IngestJob, num_chunks: int, make_pipeline: Callable[[], beam.Pipeline]) -> None:
-    with explain_job_failure(), follow_progress(job, num_chunks), make_pipeline() as pipeline:
+    with (
+        explain_job_failure(),
+        cancel_unfinished_jobs(),
+        follow_progress(job, num_chunks),
+        make_pipeline() as pipeline,
+    ):
         chunks = (
             pipeline
             | "Job" >> beam.Create([num_chunks])

@@ -114,7 +114,7 @@ def run_link(place: str, run_id: str, kubeflow_host: str = "") -> dict[str, str]
 
     Args:
         run_id: id of the run on Kubeflow, resource name of the job on Vertex AI.
-        kubeflow_host: address of the API, which is also that of the web interface.
+        kubeflow_host: address of the web interface.
     """
     job = _VERTEX_RUN.fullmatch(run_id)
     if place == "vertex" and job:

@@ -59,6 +59,7 @@ class KubeflowBackend:
 
     def __init__(self, settings: Kubeflow, pipeline_name: str, api: KubeflowApi) -> None:
         self._settings, self._pipeline_name, self._api = settings, pipeline_name, api
+        self._ui = (settings.ui or settings.host).rstrip("/")
         self._causes: dict[tuple[str, str], str] = {}  # of failed tasks, by run and task
 
     def submit(self, job: CompiledJob, name: str) -> RunStatus:
@@ -258,7 +259,7 @@ class KubeflowBackend:
             run_id=str(run.run_id),
             name=str(run.display_name or run.run_id),
             state=state,
-            link=f"{self._settings.host.rstrip('/')}/#/runs/details/{run.run_id}",
+            link=f"{self._ui}/#/runs/details/{run.run_id}",
             created=created,
             started=created,
             ended=utc_time(run.finished_at),
@@ -310,7 +311,7 @@ class KubeflowBackend:
             name=str(recurring.display_name or recurring.recurring_run_id),
             state="completed" if is_over else "active" if is_active else "paused",
             cron=cron,
-            link=f"{self._settings.host.rstrip('/')}/#/recurringrun/details/{recurring.recurring_run_id}",
+            link=f"{self._ui}/#/recurringrun/details/{recurring.recurring_run_id}",
             last_run=last_run,
         )
 

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from detloom.components.beam_job import explain_job_failure
+from detloom.components.beam_job import cancel_unfinished_jobs, explain_job_failure
 from detloom.components.fingerprints import CODE_FLAG, check_code
 from detloom.pipelines.container.task_storage import TaskStorage
 from detloom.pipelines.container.time_limit import run_limited
@@ -86,7 +86,7 @@ def _run(
             beam_args=beam_args,
             is_driver=flags.driver,
         )
-        with explain_job_failure():
+        with explain_job_failure(), cancel_unfinished_jobs():
             (run_task or run_node)(task, storage)
     except Exception as error:
         return explain(error)

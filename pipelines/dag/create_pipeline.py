@@ -171,7 +171,7 @@ def notifier_params(run: RunFile, place: Place) -> NotifierParams:
         pipeline=run.name,
         notifications=run.notifications,
         place=place,
-        kubeflow_host=run.kubeflow.host if run.kubeflow and place == "kubeflow" else "",
+        kubeflow_host=run.kubeflow.public_ui if run.kubeflow and place == "kubeflow" else "",
         nonce=nonce(place),
         code_fingerprint=source_fingerprint("detloom.components.notifier.component"),
     )

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from detloom.components.beam_job import BeamJobError, explain_job_failure
+from detloom.components.beam_job import BeamJobError, cancel_unfinished_jobs, explain_job_failure
 from detloom.pipelines.dag.create_pipeline import create_pipeline
 from detloom.pipelines.lineage.metadata_file import CODE_FOLDER, METADATA_FILE
 from detloom.pipelines.local.console import NodeEnd, NodeLog
@@ -135,7 +135,7 @@ def _run_once(run: RunFile, nodes: NodeLog, check_held: Callable[[], None]) -> N
             nodes.end(node, how)
 
         try:
-            with observe_nodes(begin, end), explain_job_failure():
+            with observe_nodes(begin, end), explain_job_failure(), cancel_unfinished_jobs():
                 LocalDagRunner().run(pipeline)
         except Exception as error:
             # Checked by `limits.exceeded`, because an interrupted node can raise any exception.

@@ -11,6 +11,7 @@ from detloom.schemas.run_file.schedule import check_timezone
 
 PIPELINE_ROOT_SCHEMES = ("minio://", "s3://", "gs://")
 _ACCOUNT = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")  # a DNS name
+_THIS_MACHINE = re.compile(r"https?://(localhost|127\.[0-9.]+|\[::1\])(:|/|$)")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -61,6 +62,9 @@ class Kubeflow:
 
     host: str = ""
     """Address of the API, such as https://kubeflow.example.org/pipeline; required for submitting."""
+    ui: str = ""
+    """Address of the web interface for links, also in notifications; empty uses `host`, and notifications have no link
+    if that is this machine, as with `kubectl port-forward`."""
     namespace: str = "kubeflow"
     """Namespace of the runs."""
     experiment: str = "Default"
@@ -97,10 +101,12 @@ class Kubeflow:
     again from the beginning."""
 
     def __post_init__(self) -> None:
-        is_host = not self.host or self.host.startswith(("http://", "https://"))
-        is_bare = not set("@?#") & set(self.host) and hide_secrets(self.host) == self.host  # the host is logged
-        if not (is_host and is_bare):
-            raise FieldError("host", "must begin with http:// or https:// and have no user, query or fragment.")
+        for field in ("host", "ui"):
+            address = getattr(self, field)
+            is_host = not address or address.startswith(("http://", "https://"))
+            is_bare = not set("@?#") & set(address) and hide_secrets(address) == address  # it is logged
+            if not (is_host and is_bare):
+                raise FieldError(field, "must begin with http:// or https:// and have no user, query or fragment.")
         check_not_empty(self, "namespace", "experiment")
         check_secret_reference("token", self.token)
         check_timezone("schedule_timezone", self.schedule_timezone)
@@ -115,3 +121,8 @@ class Kubeflow:
         check_unique("secrets", (secret.variable for secret in self.secrets))
         is_path = not self.training_dir or self.training_dir.startswith("/")
         check(is_path, "training_dir", repr(self.training_dir), "an absolute path")
+
+    @property
+    def public_ui(self) -> str:
+        """Address of the web interface for people at other machines; empty if none is known."""
+        return self.ui or ("" if _THIS_MACHINE.match(self.host) else self.host)

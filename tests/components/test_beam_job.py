@@ -1,11 +1,18 @@
 import json
 import logging
+import os
+import signal
+import time
+from types import SimpleNamespace
 
+import apache_beam as beam
 import grpc
 import pytest
 import requests
+from apache_beam.runners.portability.flink_uber_jar_job_server import FlinkBeamJob
+from apache_beam.runners.runner import PipelineResult, PipelineRunner
 
-from detloom.components.beam_job import BeamJobError, explain_job_failure
+from detloom.components.beam_job import BeamJobError, cancel_unfinished_jobs, explain_job_failure
 from detloom.schemas.errors import InputError
 
 # Of Flink 1.19 with Beam 2.61, with fewer frames.
@@ -144,3 +151,74 @@ def test_the_traces_that_the_runner_logs_are_only_shown_on_request(caplog):
             root.handle(root.makeRecord("root", logging.ERROR, module, 1, "%s", ("a trace",), None))
     assert [record.levelno for record in caplog.records] == [logging.INFO, logging.ERROR]
     assert root.filters == []
+
+
+class Job(PipelineResult):
+    """A job on a cluster, in this state while it is awaited."""
+
+    def __init__(self, state, wait, send_cancel=lambda: None):
+        super().__init__(state)
+        self.wait, self.send_cancel, self.cancelled = wait, send_cancel, 0
+
+    def wait_until_finish(self, duration=None):
+        self.wait()
+
+    def cancel(self):
+        self.send_cancel()
+        self.cancelled, self._state = self.cancelled + 1, "CANCELLED"
+
+
+class Cluster(PipelineRunner):
+    def __init__(self, job):
+        self.job = job
+
+    def run_pipeline(self, pipeline, options):
+        return self.job
+
+
+def wait_for(job):
+    with cancel_unfinished_jobs(), cancel_unfinished_jobs(), beam.Pipeline(Cluster(job)) as pipeline:
+        pipeline | beam.Create([1])
+
+
+def fail():
+    raise OSError("the node fails")
+
+
+def receive_sigterm():
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(60)
+
+
+@pytest.mark.parametrize(("state", "cancelled"), [("RUNNING", 1), ("PENDING", 1), ("DONE", 0), ("FAILED", 0)])
+def test_a_job_that_runs_when_its_node_fails_is_cancelled(state, cancelled):
+    job = Job(state, fail)
+    with pytest.raises(OSError, match="the node fails"):
+        wait_for(job)
+    assert job.cancelled == cancelled
+
+
+def test_sigterm_cancels_the_job_and_ends_the_process():
+    job = Job("RUNNING", receive_sigterm)
+    with pytest.raises(SystemExit) as ended:
+        wait_for(job)
+    assert (ended.value.code, job.cancelled) == (143, 1)
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_a_job_that_cannot_be_cancelled_is_logged_and_the_error_is_the_node_s(caplog):
+    with pytest.raises(OSError, match="the node fails"):
+        wait_for(Job("RUNNING", fail, send_cancel=lambda: 1 / 0))
+    assert "could not be cancelled (division by zero); it continues" in caplog.text
+
+
+def test_a_job_of_flink_is_cancelled_by_its_rest_api(monkeypatch):
+    sent = []
+    answer = SimpleNamespace(status_code=202, text="")
+    monkeypatch.setattr(requests, "patch", lambda url, params: sent.append((url, params)) or answer)
+    monkeypatch.setattr(FlinkBeamJob, "delete_jar", lambda job: None)
+    flink_job = FlinkBeamJob.__new__(FlinkBeamJob)
+    flink_job._master_url, flink_job._flink_job_id = "http://flink:8081", "a1b2"
+    with pytest.raises(OSError, match="the node fails"):
+        wait_for(Job("RUNNING", fail, send_cancel=lambda: flink_job.cancel()))
+    assert sent == [("http://flink:8081/v1/jobs/a1b2", {"mode": "cancel"})]

@@ -63,6 +63,11 @@ class Cluster:
         wait_for(lambda: not self._killed & set(self.description["processes"].values()))
         wait_for(lambda: self._get("overview")["slots-total"] == NUM_SLOTS)
 
+    def newest_job_state(self) -> str:
+        """Return the state of the job that was started last; empty if there is none."""
+        jobs = sorted(self._get("jobs/overview")["jobs"], key=lambda job: job["start-time"])
+        return jobs[-1]["state"] if jobs else ""
+
     def num_restarts(self) -> int:
         """Return how many times the job manager has started a job again since the cluster was started."""
         return self._log("jobmanager").count("switched from state RESTARTING to RUNNING")

@@ -50,6 +50,14 @@ def test_a_worker_that_is_killed_midway_changes_no_byte(cluster, large_folder, t
     assert cluster.num_lost_task_managers() == before[1] + (victim == "task manager")
 
 
+def test_a_command_that_is_terminated_cancels_its_job(cluster, large_folder, tmp_path):
+    process = start_detloom(tmp_path / "log", *arguments(cluster, large_folder, tmp_path / "out"))
+    wait_for(cluster.has_python_worker, process)
+    process.terminate()
+    assert process.wait(60) == 143, (tmp_path / "log").read_text()  # 128 + SIGTERM
+    wait_for(lambda: cluster.newest_job_state() == "CANCELED")
+
+
 def test_a_job_that_fails_is_one_sentence(cluster, data_folder, tmp_path):
     nowhere = arguments(cluster, data_folder, tmp_path / "out", environment_config="localhost:5555")
     log = run_detloom(tmp_path / "log", *nowhere, code=1)

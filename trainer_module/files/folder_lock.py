@@ -1,7 +1,8 @@
 """A lock that one process holds on a local folder at a time: a run, an ingestion, a push.
 
 The operating system holds the lock (flock) and releases it when the process ends in any way. The lock file names the
-owner.
+owner. If a machine is lost, NFS version 4 releases its locks after a lease, by default 90 s, and version 3 never
+(`man 5 nfs`): then the file has to be deleted, which frees the lock.
 """
 
 import contextlib
@@ -60,10 +61,13 @@ class Waiting:
 
     Attributes:
         what: what the lock allows once at a time, such as "push".
+        advice: further sentence for the error, with a space before it.
     """
 
-    def __init__(self, where: str, what: str, limit_seconds: float, clock: Callable[[], float]) -> None:
-        self._where, self._what, self._limit, self._clock = where, what, limit_seconds, clock
+    def __init__(
+        self, where: str, what: str, limit_seconds: float, clock: Callable[[], float], *, advice: str = ""
+    ) -> None:
+        self._where, self._what, self._limit, self._clock, self._advice = where, what, limit_seconds, clock, advice
         self._started, self._said = clock(), float("-inf")
 
     def check_limit(self, owner: str) -> None:
@@ -73,7 +77,7 @@ class Waiting:
             after = f" after {self._limit:g} s" if self._limit else ""
             raise FolderBusyError(
                 f"{self._where}: another {self._what} is still in progress{after} ({format_owner(owner)}); nothing was "
-                "changed. Wait until it has ended and try again, or use another folder."
+                f"changed. Wait until it has ended and try again, or use another folder.{self._advice}"
             )
         if now - self._said >= _SAY_AGAIN_SECONDS:
             _LOGGER.info("%s: waiting for another %s to end (%s).", self._where, self._what, format_owner(owner))
@@ -110,7 +114,8 @@ def hold_folder_lock(
         FolderBusyError: another process still holds the lock after `limit_seconds`.
         OSError: the file cannot be written, or is not a regular file.
     """
-    waiting = Waiting(str(path.parent), what, limit_seconds, clock)
+    advice = f" If its machine is lost, NFS may keep the lock: then delete {path}."
+    waiting = Waiting(str(path.parent), what, limit_seconds, clock, advice=advice)
     descriptor = _open_lock_file(path)
     try:
         while not (is_ours := _try_flock(descriptor, path, is_required)) or not _is_at(descriptor, path):

@@ -30,6 +30,7 @@ DATA_FILE = "data.json"  # fingerprint of the training and evaluation data
 _CONTENT = "content"  # in DATA_FILE: digest of each split
 _HEAD_BYTES = 65_536
 UNFINISHED_DIR = "unfinished"  # beside the folders of executions
+_LEASE_SECONDS = 120.0  # more than the lease of NFS version 4, by default 90 s
 TRAINING_DIR_VARIABLE = "DETLOOM_TRAINING_DIR"  # environment variable: folder of all unfinished runs instead
 _MAX_SHOWN = 5
 _LOGGER = logging.getLogger("detloom")
@@ -113,9 +114,12 @@ def unfinished_folder(node_dir: Path) -> Path:
 def hold_training_lock(path: Path) -> contextlib.AbstractContextManager[Callable[[], None]]:
     """Hold the lock of a run, also on a network file system without locks; FolderBusyError if another process does.
 
+    In a shared folder it waits first, because NFS releases the lock of a lost machine only after a while.
+
     Yields a function that raises OSError if the lock file was removed.
     """
-    return hold_folder_lock(path, "training run", is_required=False)
+    limit = _LEASE_SECONDS if os.environ.get(TRAINING_DIR_VARIABLE) else 0.0  # several machines may share that folder
+    return hold_folder_lock(path, "training run", limit_seconds=limit, is_required=False)
 
 
 @contextlib.contextmanager

@@ -57,6 +57,11 @@ def test_the_data_folder_is_extracted_from_a_resolved_pattern(rest):
     assert subfolder_of(file_pattern(rest)) == rest
 
 
+def test_a_path_is_known_when_the_pipeline_is_compiled():
+    with pytest.raises(InputError, match="input_base: got a RuntimeParameter"):
+        DetectionExampleGen(data_types.RuntimeParameter(name="data", ptype=str))
+
+
 def test_wildcards_in_a_path_with_placeholders_are_an_error():
     with pytest.raises(InputError, match=r"span-\{SPAN\}/\*: .*placeholders"):
         split_input_base("/data/span-{SPAN}/*")

@@ -10,6 +10,7 @@ IMAGE = "registry.example.org/detloom:1.0"
     ("settings", "message"),
     [
         ({"host": "kubeflow.example.org"}, r"host: .*http:// or https://"),
+        ({"ui": "https://ann:hunter2@kubeflow.example.org"}, "ui: "),
         ({"host": "https://ann:hunter2@kubeflow.example.org"}, "host: "),
         ({"host": "https://kubeflow.example.org/pipeline?token=hunter2"}, "host: "),
         ({"host": "https://kubeflow.example.org/pipeline?hunter2"}, "host: "),
@@ -38,3 +39,18 @@ def test_invalid_kubeflow_settings_are_rejected(settings, message):
         Kubeflow(**{"image": IMAGE, **settings})
     assert "hunter2" not in str(refusal.value)
     assert "eyJ" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "public"),
+    [
+        ({"host": "http://localhost:8080"}, ""),
+        ({"host": "http://127.0.0.1:8080/pipeline"}, ""),
+        ({"host": "http://[::1]:8080"}, ""),
+        ({"host": "https://k.example/pipeline"}, "https://k.example/pipeline"),
+        ({"host": "http://localhost:8080", "ui": "https://k.example"}, "https://k.example"),
+        ({}, ""),
+    ],
+)
+def test_links_for_other_people_do_not_lead_to_this_machine(settings, public):
+    assert Kubeflow(image=IMAGE, **settings).public_ui == public

@@ -14,7 +14,7 @@ def test_waiting_for_a_live_owner_of_a_folder_ends_with_an_error_that_names_it(t
     waiter = hold_folder_lock(
         tmp_path / "lock", "push", limit_seconds=5.0, clock=lambda: next(times), sleep=lambda seconds: None
     )
-    message = rf"5 s \(.*process {os.getpid()} on .*run-7"
+    message = rf"5 s \(.*process {os.getpid()} on .*run-7.* delete {tmp_path}/lock"
     with (
         hold_folder_lock(tmp_path / "lock", "push", owner=describe_self("run-7")),
         pytest.raises(FolderBusyError, match=message),

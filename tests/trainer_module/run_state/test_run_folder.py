@@ -9,6 +9,7 @@ import pytest
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.files.folder_lock import FolderBusyError
+from detloom.trainer_module.run_state import run_folder
 from detloom.trainer_module.run_state.run_folder import (
     CONFIG_FILE,
     TRAINING_DIR_VARIABLE,
@@ -99,6 +100,15 @@ def test_new_run_beside_an_unfinished_one_is_logged(tmp_path, caplog):
 def test_second_process_with_the_same_run_is_refused(tmp_path):
     with unfinished_run(tmp_path / "12", "key"), pytest.raises(FolderBusyError, match="unfinished"):
         unfinished_run(tmp_path / "13", "key").__enter__()
+
+
+def test_only_in_a_shared_folder_the_lock_of_a_lost_machine_is_awaited(tmp_path, monkeypatch):
+    limits = []
+    monkeypatch.setattr(run_folder, "hold_folder_lock", lambda *_, limit_seconds, **__: limits.append(limit_seconds))
+    for environment in ({}, {TRAINING_DIR_VARIABLE: "/data/unfinished"}):
+        monkeypatch.setattr(os, "environ", environment)
+        run_folder.hold_training_lock(tmp_path / "key.lock")
+    assert limits == [0, 120]  # the lease of NFS version 4 is 90 s
 
 
 @pytest.mark.reliability("lost lease", "train")
