@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Run tests/flink on the TFX 1.21 line: the Python workers and the commands run in the Debian 13 folder that
+# Run tests/flink on the first TFX line: the Python workers and the commands run in the Debian 13 folder that
 # scripts/test_debian13.sh has built, with its .venv and this checkout; Flink's Java runs on this machine.
 # Arguments go to pytest. Everything is mounted in the namespaces of the cluster and ends with it.
 set -euo pipefail
@@ -25,8 +25,8 @@ if [ "${1:-}" = _enter ]; then # the rest is a command for the tree; called insi
 fi
 
 if [ ! -d "$tree$(dirname "$python")" ]; then
-    echo "test-flink-debian13: SKIPPED: needs the Debian 13 folder of scripts/test_debian13.sh."
-    exit 0
+    echo "test-flink-debian13: needs the Debian 13 folder of scripts/test_debian13.sh; make test-debian13 ARGS=venv builds it." >&2
+    exit 1
 fi
 exec "$here/.venv/bin/python" "$here/scripts/flink_cluster.py" run --enter "bash $here/scripts/test_flink_debian13.sh _enter" \
     --python "$python" -- "$python" -m pytest -v -p no:cacheprovider -m flink --durations=0 --timeout 3600 \
