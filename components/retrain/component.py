@@ -40,7 +40,7 @@ from detloom.components.properties import (
 from detloom.components.pusher.manifest import build_manifest
 from detloom.components.pusher.versions import LABEL_MAP_PATH
 from detloom.components.retrain import training_record
-from detloom.components.retrain.reasons import DataNow, decide
+from detloom.components.retrain.reasons import EVALUATION_PARTS, DataNow, changed_parts, decide
 from detloom.components.retrain.training_record import (
     FinishedTraining,
     data_of_report,
@@ -97,7 +97,7 @@ class DecisionExecutor(BaseExecutor):
         examples = artifact_utils.get_single_instance(input_dict[EXAMPLES_KEY])
         output = artifact_utils.get_single_instance(output_dict[DECISION_KEY])
         last = training_record.read_last_record(params.retrain.records, params.pipeline)
-        model = _model_to_reuse(last, params.config_hash)
+        report = _read_report(input_dict)
         decision = decide(
             params.retrain,
             params.checks,
@@ -105,15 +105,14 @@ class DecisionExecutor(BaseExecutor):
             DataNow(
                 span=int_property(examples, SPAN_PROPERTY),
                 version=int_property(examples, VERSION_PROPERTY),
-                report=_read_report(input_dict),
+                report=report,
                 fingerprint=short_fingerprint(string_property(examples, FINGERPRINT_PROPERTY) or ""),
             ),
             params.config_hash,
             last,
             training_record.current_time(),
             is_rolled_back=last is not None and training_record.is_rolled_back(last, params.production),
-            has_model=bool(model),
-            has_same_classes=bool(model) and _has_same_classes(model, examples.uri),
+            has_same_classes=_has_same_classes(last, params, examples.uri, report),
         )
         if decision.reuse and last is not None:
             output.set_string_custom_property(REUSED_PROPERTY, json.dumps(last.outputs))
@@ -157,25 +156,27 @@ class RecordExecutor(BaseExecutor):
         logging.info("TrainingRecord: wrote %s to %s.", name, show_address(params.retrain.records))
 
 
-def _model_to_reuse(last: FinishedTraining | None, config_hash: str) -> str:
-    """Return the address of the last model if settings have changed; empty if it is gone or cannot be read here."""
-    if last is None or last.config_hash == config_hash or MODEL_KEY not in last.outputs:
-        return ""
-    address = last.outputs[MODEL_KEY]
+def _has_same_classes(
+    last: FinishedTraining | None, params: RetrainParams, examples_uri: str, report: dict[str, Any]
+) -> bool | None:
+    """Compare the classes of the data and of the last model; None if it is not needed, is gone or cannot be read."""
+    if last is None or MODEL_KEY not in last.outputs:
+        return None
+    changed = changed_parts(last.config_hash, params.config_hash)
+    if not changed or changed - EVALUATION_PARTS:
+        return None
     try:
-        return address if open_storage(address).exists(f"{SERVING_FOLDER}/{SAVED_MODEL_FILE}") else ""
-    except (InputError, OSError) as error:  # a container may have no access to the bucket
+        model = open_storage(last.outputs[MODEL_KEY])
+        if not model.exists(f"{SERVING_FOLDER}/{SAVED_MODEL_FILE}"):
+            return None
+        of_data = open_storage(examples_uri).read(LABEL_MAP_FILE)
+        if of_data is None:  # as in examples of TFX's own components
+            return report["splits"][params.train_split]["boxes_by_class"].keys() == last.boxes_by_class.keys()
+        of_model = model.read(f"{SERVING_FOLDER}/{LABEL_MAP_PATH}")
+        return of_model is not None and parse_label_map(of_data.decode()) == parse_label_map(of_model.decode())
+    except (InputError, OSError, UnicodeDecodeError) as error:  # a container may have no access to the bucket
         logging.warning("The model of the last training run cannot be read: %s", error)
-        return ""
-
-
-def _has_same_classes(model: str, examples_uri: str) -> bool:
-    """Compare the label maps, as the evaluator does; True if the examples have none."""
-    of_data = open_storage(examples_uri).read(LABEL_MAP_FILE)
-    of_model = open_storage(model).read(f"{SERVING_FOLDER}/{LABEL_MAP_PATH}")
-    if of_data is None or of_model is None:
-        return of_data is None
-    return parse_label_map(of_data.decode()) == parse_label_map(of_model.decode())
+        return None
 
 
 def _read_report(input_dict: Artifacts) -> dict[str, Any]:

@@ -59,8 +59,7 @@ def decide(
     now: datetime,
     *,
     is_rolled_back: bool = False,
-    has_model: bool = True,
-    has_same_classes: bool = True,
+    has_same_classes: bool | None = True,
 ) -> TrainingDecision:
     """Check each reason that the settings name.
 
@@ -70,18 +69,17 @@ def decide(
         last: the last finished training run; if there is none, the decision is to train.
         now: time with a time zone.
         is_rolled_back: the model of the last training run was rolled back.
-        has_model: this model still exists.
-        has_same_classes: its label map is that of the data.
+        has_same_classes: its classes are those of the data; None if this model cannot be read.
     """
     if last is None:
         return TrainingDecision(True, "Training: no training run has finished yet.")
     results = []
-    changed = _changed_parts(last.config_hash, config_hash)
+    changed = changed_parts(last.config_hash, config_hash)
     is_trained_otherwise = not changed <= EVALUATION_PARTS
     change = f"{', '.join(sorted(changed))} changed after the last training run ({last.date})"
     if is_trained_otherwise:
         results.append(_Check(True, change))
-    elif changed and not has_model:
+    elif changed and has_same_classes is None:
         results.append(_Check(True, f"{change}, and its model cannot be read"))
     if is_rolled_back:
         text = "the model of the last training run was rolled back"
@@ -119,7 +117,7 @@ def _check_span(data: DataNow, last: FinishedTraining) -> _Check:
     return _Check(False, f"no new span since span {last.span} ({last.date})")
 
 
-def _changed_parts(before: str, now: str) -> set[str]:
+def changed_parts(before: str, now: str) -> set[str]:
     """Return the names of the parts that differ."""
     old, new = json.loads(before), json.loads(now)
     return {name for name in {**old, **new} if old.get(name) != new.get(name)}

@@ -51,7 +51,8 @@ def open_small_image(encoded: bytes, wanted_wh: tuple[int, int], mode: str, max_
     Return None if it cannot be decoded, or if its header declares more than `max_pixels` (then nothing is decoded).
     """
     try:
-        read_image_header(encoded)  # raises for a JPEG of thousands of scans, which takes a minute
+        if encoded.startswith(b"\xff\xd8"):
+            read_image_header(encoded)  # raises for a JPEG of thousands of scans, which takes a minute
         with Image.open(io.BytesIO(encoded), formats=_FORMATS) as image:
             if image.width * image.height > max_pixels:
                 return None

@@ -254,11 +254,11 @@ class InputReader(Ranged):
     """File patterns of TFRecord files."""
     shuffle: bool = True
     """Read in random order."""
-    num_readers: Annotated[int, "1 to 1024"] = 64
+    num_readers: Annotated[int, "1 to 1024"] = 64  # each is an open file
     """Number of training files that are read in turn; fewer if there are not as many."""
     read_block_length: PositiveInt = 1
     """Number of successive records of a training file that are read before the next file's turn."""
-    shuffle_buffer_size: Annotated[int, "1 to 1000000"] = 2048
+    shuffle_buffer_size: Annotated[int, "1 to 1000000"] = 2048  # memory for all places is reserved at once
     """Number of encoded records in the shuffle buffer."""
     shuffle_buffer_bytes: PositiveInt = 512 * 2**20
     """Memory limit of the shuffle buffer in bytes; the buffer holds fewer records if they would exceed it."""

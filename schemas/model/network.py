@@ -330,7 +330,7 @@ class _BoxPredictor(Ranged):
 class ConvolutionalBoxPredictor(_BoxPredictor):
     """Heads of plain SSD, with separate convolutions for each level; those before the last one are 1x1."""
 
-    kernel_size: int = 1
+    kernel_size: PositiveInt = 1
     """Kernel size of the last convolutions."""
     use_dropout: bool = True
     min_depth: int = 0
@@ -347,7 +347,7 @@ class ConvolutionalBoxPredictor(_BoxPredictor):
 class WeightSharedConvolutionalBoxPredictor(_BoxPredictor):
     """Heads of RetinaNet and EfficientDet: convolutions shared by all levels, batch norm separate for each level."""
 
-    kernel_size: int = 3
+    kernel_size: PositiveInt = 3
     use_dropout: bool = False
     depth: int = 0
     """Number of channels of the layers before the last."""

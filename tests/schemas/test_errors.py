@@ -5,7 +5,8 @@ from typing import Annotated
 
 import pytest
 
-from detloom.schemas.errors import FieldError, Positive, Ranged, Share
+import detloom.schemas.model.config  # noqa: F401  defines the subclasses
+from detloom.schemas.errors import FieldError, Positive, Ranged, Share, _ranges_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,3 +25,14 @@ def test_value_outside_of_the_range_of_its_type_names_its_field(field, value):
     assert _Derived(share=1.0, count=8).seconds is None
     with pytest.raises(FieldError, match=f"^{field}: got {value}, allowed: "):
         _Derived(**{field: value})
+
+
+def _subclasses(cls):
+    return [each for child in cls.__subclasses__() for each in (child, *_subclasses(child))]
+
+
+def test_no_field_drops_the_range_of_the_field_that_it_overrides():
+    pairs = [(cls, base) for cls in _subclasses(Ranged) for base in cls.__mro__[1:] if issubclass(base, Ranged)]
+    dropped = [(cls, field) for cls, base in pairs for field in _ranges_of(base).keys() - _ranges_of(cls).keys()]
+    assert len(pairs) > 50
+    assert dropped == []

@@ -185,6 +185,31 @@ def test_a_model_is_not_evaluated_again_on_data_that_give_its_class_names_other_
     assert "but the classes of the data have changed" in decision.get_string_custom_property("reason")
 
 
+@pytest.mark.parametrize(("changed", "reason"), [("gates", "its model cannot be read"), ("tuner", "Training: tuner")])
+def test_a_damaged_label_map_of_the_last_model_causes_training(inputs, params, tmp_path, changed, reason):
+    record(inputs, params, tmp_path / "record", decide(inputs, params, tmp_path / "first"), is_blessed=True)
+    of_data, of_model = tmp_path / "examples/label_map.pbtxt", tmp_path / "model/Format-Serving/assets/label_map.pbtxt"
+    of_data.parent.mkdir()
+    write_label_map(of_data, LabelMap.from_names(["cat", "dog"]))
+    of_model.parent.mkdir()
+    for damaged in (b"item {", b"\xff"):
+        of_model.write_bytes(damaged)
+        settings = json.dumps({"gates": "c0", changed: "c1"})
+        decision = decide(inputs, replace(params, config_hash=settings), tmp_path / "second")
+        assert decision.get_int_custom_property("train") == 1
+        assert reason in decision.get_string_custom_property("reason")
+
+
+@pytest.mark.parametrize("is_same", [True, False])
+def test_without_a_label_map_of_the_data_the_class_names_are_compared(inputs, params, tmp_path, make_report, is_same):
+    record(inputs, params, tmp_path / "record", decide(inputs, params, tmp_path / "first"), is_blessed=True)
+    report = make_report()
+    report["splits"]["train"]["boxes_by_class"] = {"cat": 1, "dog" if is_same else "cow": 2}
+    (tmp_path / "report/report.json").write_text(json.dumps(report))
+    decision = decide(inputs, replace(params, config_hash='{"gates": "c1"}'), tmp_path / "second")
+    assert decision.get_int_custom_property("train") == int(is_same)
+
+
 def test_a_record_that_cannot_be_written_fails_the_node(inputs, params, tmp_path):
     decision = decide(inputs, params, tmp_path / "decision")
     (tmp_path / "records").write_text("no folder")

@@ -25,12 +25,11 @@ def ask(make_report, make_training):
         now=NOW,
         fingerprint="",
         is_rolled_back=False,
-        has_model=True,
         has_same_classes=True,
         **report,
     ):
         data = DataNow(span=span, version=version, report=make_report(**report), fingerprint=fingerprint)
-        state = {"is_rolled_back": is_rolled_back, "has_model": has_model, "has_same_classes": has_same_classes}
+        state = {"is_rolled_back": is_rolled_back, "has_same_classes": has_same_classes}
         last = last or make_training()
         decision = decide(settings, checks or DataChecks(), "train", data, config_hash, last, now, **state)
         assert decision.train == (not decision.sentence.startswith("Training is skipped: "))
@@ -141,7 +140,7 @@ def test_what_decides_about_a_model_evaluates_the_existing_one_again_and_trains_
     text = f"{part} changed after the last training run (2026-03-01)"
     assert ask(last=last, config_hash=now) == f"Training is not repeated: {text}, so its model is evaluated again."
     assert ask(last=last, config_hash=now, span=13) == "Training: span 13 is new."
-    gone = ask(last=last, config_hash=now, has_model=False)
+    gone = ask(last=last, config_hash=now, has_same_classes=None)
     assert gone == f"Training: {text}, and its model cannot be read."
     other = ask(Retrain(new_span=True), last=last, config_hash=now, has_same_classes=False)
     assert "but the classes of the data have changed" in other

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from detloom.components.similarity import image_hash
 from detloom.components.similarity.image_hash import hash_image, hash_text, open_small_image
 
 MAX_PIXELS = 1_000_000
@@ -65,6 +66,11 @@ def test_sixteen_bit_grey_has_the_hash_of_its_eight_bit_copy():
     buffer = io.BytesIO()
     deep.save(buffer, format="PNG")
     assert distance(buffer.getvalue(), encode(scene()[..., 0])) <= 2
+
+
+@pytest.mark.parametrize("file_format", image_hash._FORMATS)
+def test_every_format_that_the_training_input_decodes_has_a_hash(file_format):
+    assert distance(encode(scene(), file_format), encode(scene())) <= 5
 
 
 @pytest.mark.parametrize("mode", ["P", "LA", "RGBA", "1", "CMYK"])
