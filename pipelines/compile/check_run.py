@@ -20,7 +20,8 @@ from detloom.schemas.run_file.run_file import Place, RunFile
 from detloom.schemas.run_file.vertex import MOUNT, mounted_path
 from detloom.trainer_module.detectors.supported import check_trainable
 
-_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")  # the limit of TFX's compiler and Argo Workflows' names
+# The limit of TFX's compiler and Argo Workflows' names.
+PIPELINE_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _DATA, _PUSH_TO = "data.path", "push_to"
 _KUBERNETES_ONLY = {  # advice for Vertex AI, where `resources_of` reads only cpu and memory, by field of NodeSettings
     "accelerator": "in a run file, vertex.training gives Trainer and Tuner GPUs or a TPU",
@@ -43,7 +44,7 @@ def check_run(run: RunFile, place: Place) -> None:
     check_trainable(run.config)
     check_learned_columns(run)
     where = place.capitalize()
-    if not _NAME.fullmatch(run.name):
+    if not PIPELINE_NAME.fullmatch(run.name):
         raise InputError(
             f"name: got '{run.name}', allowed on {where}: lower case letters and digits, '-' between them."
         )

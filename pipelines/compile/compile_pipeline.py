@@ -9,17 +9,14 @@ import tfx.version
 import yaml
 from google.protobuf import json_format
 from kfp.pipeline_spec import pipeline_spec_pb2
-from tfx.components.example_gen.component import FileBasedExampleGen
-from tfx.dsl.components.base.base_component import BaseComponent
 from tfx.dsl.components.base.base_node import BaseNode
-from tfx.dsl.components.common.importer import SOURCE_URI_KEY, Importer
-from tfx.dsl.components.common.resolver import Resolver
 from tfx.orchestration.kubeflow.v2.kubeflow_v2_dag_runner import KubeflowV2DagRunner, KubeflowV2DagRunnerConfig
 from tfx.orchestration.pipeline import Pipeline
 
 import detloom
 from detloom.components.fingerprints import package_fingerprint
-from detloom.pipelines.compile.check_run import check_parameters, check_vertex_nodes
+from detloom.pipelines.compile.check_pipeline import check_pipeline
+from detloom.pipelines.compile.check_run import check_parameters
 from detloom.pipelines.compile.group_conditioned_tasks import group_conditioned_tasks
 from detloom.pipelines.compile.job_settings import JobSettings
 from detloom.pipelines.compile.kubernetes_platform import build_platform, environment_of
@@ -40,14 +37,14 @@ from detloom.pipelines.compile.spec_edits import (
     set_caching,
     set_environment,
     set_images,
+    set_resources,
     set_retries,
     set_time_limits,
+    trainers_of,
     uncached_nodes,
 )
 from detloom.pipelines.dag.resources import resources_of
-from detloom.schemas.errors import InputError
-from detloom.schemas.reading.redact import redact
-from detloom.schemas.run_file.kubeflow import PIPELINE_ROOT_SCHEMES, Kubeflow
+from detloom.schemas.run_file.kubeflow import Kubeflow
 from detloom.schemas.run_file.nodes import NodeSettings, retry_of, settings_of
 from detloom.schemas.run_file.vertex import Vertex
 
@@ -61,9 +58,8 @@ def compile_pipeline(pipeline: Pipeline, backend: Kubeflow | Vertex, nodes: Sequ
     Args:
         pipeline: a `tfx.dsl.Pipeline`.
         backend: settings as in the section `kubeflow` or `vertex` of a run file: image, pipeline root, volumes.
-            `vertex.training` is not used; give the Trainer TFX's own executor for Vertex AI instead.
         nodes: settings as in the section `nodes` of a run file, by the ids of the pipeline's nodes: resources, retries,
-            time limits.
+            time limits. Accelerators are for nodes with the ids Trainer, Tuner and DetectionEvaluator.
 
     Returns:
         a PipelineJob in JSON for Vertex AI, or a PipelineSpec in YAML with a Kubernetes platform document for Kubeflow.
@@ -71,8 +67,7 @@ def compile_pipeline(pipeline: Pipeline, backend: Kubeflow | Vertex, nodes: Sequ
     Raises:
         InputError: for what the backend does not support.
     """
-    if isinstance(backend, Vertex):
-        check_vertex_nodes(nodes)
+    check_pipeline(pipeline, backend, nodes)
     return compile_with_settings(pipeline, JobSettings(backend=backend, nodes=tuple(nodes)))
 
 
@@ -92,9 +87,6 @@ def compile_with_settings(
     Raises:
         InputError: for what the backend does not support.
     """
-    for node in pipeline.components if settings.place == "kubeflow" else ():
-        if fault := _fault_on_kubeflow(node):
-            raise InputError(f"{node.id}: {fault}")
     job = _run_compiler(pipeline, settings, exit_handler)
     spec = job["pipelineSpec"]
     _edit_spec(spec, settings, uncached)
@@ -114,34 +106,8 @@ def compile_with_settings(
     return _header() + format_yaml([spec, platform]) + _SETTINGS + describe_settings(spec)
 
 
-def _fault_on_kubeflow(node: BaseNode) -> str | None:
-    """Return why open-source Kubeflow Pipelines cannot run a node.
-
-    Its compiler has no resolvers (kubeflow/pipelines, backend/src/v2/compiler/argocompiler/argo.go), its importer needs
-    a scheme (backend/src/v2/component/importer_launcher.go), and it runs no driver of an ExampleGen.
-    """
-    if isinstance(node, Resolver):
-        return (
-            "is a Resolver, which Kubeflow Pipelines does not run; for the model that serves use ProductionModel of "
-            "detloom.components, or compile for Vertex AI."
-        )
-    if isinstance(node, Importer) and "://" not in str(node.exec_properties[SOURCE_URI_KEY]):
-        source = redact(str(node.exec_properties[SOURCE_URI_KEY]))
-        return f"got '{source}', allowed for an Importer on Kubeflow: an address at {', '.join(PIPELINE_ROOT_SCHEMES)}."
-    if isinstance(node, FileBasedExampleGen) and "{SPAN}" in str(node.exec_properties):
-        return (
-            "got '{SPAN}' in a path, which Kubeflow Pipelines does not resolve for TFX's ExampleGens; write the number "
-            "of the span, or use DetectionExampleGen."
-        )
-    return None
-
-
 def _run_compiler(pipeline: Pipeline, settings: JobSettings, exit_handler: BaseNode | None) -> dict[str, Any]:
     """Return the PipelineJob of TFX's compiler, which is the same for both backends."""
-    for node in (*pipeline.components, *([exit_handler] if exit_handler else [])):
-        resources = resources_of(settings_of(settings.nodes, node.id), settings.place)
-        if isinstance(node, BaseComponent) and resources is not None:
-            node.with_platform_config(resources)
     config = KubeflowV2DagRunnerConfig(
         default_image=settings.backend.image,
         default_commands=entrypoint_command(settings.place),
@@ -169,8 +135,11 @@ def _edit_spec(spec: Spec, settings: JobSettings, uncached: Collection[str]) -> 
         add_drivers(spec)
     limits = {node_id: retry.time_limit_seconds for node_id, retry in retries.items() if retry.time_limit_seconds}
     set_time_limits(spec, limits)
-    set_images(spec, {node_id: settings_of(settings.nodes, node_id).image for node_id in node_ids})
-    set_environment(spec, {node_id: environment_of(settings, node_id) for node_id in node_ids})
+    nodes, trainers = {node_id: settings_of(settings.nodes, node_id) for node_id in node_ids}, trainers_of(spec)
+    set_images(spec, {node_id: node.image for node_id, node in nodes.items()})
+    set_resources(spec, {node_id: resources_of(node, settings.place) for node_id, node in nodes.items()})
+    environments = {node_id: environment_of(settings, node_id, trains=node_id in trainers) for node_id in node_ids}
+    set_environment(spec, environments)
     spec.pop("defaultPipelineRoot", None)
     if settings.backend.pipeline_root:
         spec["defaultPipelineRoot"] = settings.backend.pipeline_root

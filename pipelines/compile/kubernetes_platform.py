@@ -33,7 +33,6 @@ from detloom.schemas.run_file.vertex import Vertex, mounted_path
 from detloom.trainer_module.run_state.run_folder import TRAINING_DIR_VARIABLE
 
 NOTIFIER_NODES = ("Notifier", "SkipNotifier", "FailureNotifier")
-TRAINING_NODES = ("Trainer", "Tuner")
 # GPUs of one machine that cannot reach each other directly exchange gradients in shared memory, about 10 MB for each
 # pair and channel (github.com/NVIDIA/nccl/issues/525); containers have 64 MB by default. The backend ignores its own
 # field `enabled_shared_memory`.
@@ -57,15 +56,18 @@ def build_platform(job: JobSettings, executors: Mapping[str, str], settings: Map
     return {"platforms": {"kubernetes": {"deploymentSpec": {"executors": entries}}}}
 
 
-def environment_of(job: JobSettings, node_id: str) -> dict[str, str]:
+def environment_of(job: JobSettings, node_id: str, *, trains: bool) -> dict[str, str]:
     """Return environment variables for a node's container (`env` in the pipeline spec); none is a secret.
+
+    Args:
+        trains: whether the node is a Trainer or a Tuner.
 
     Raises:
         InputError: for contradictory settings.
     """
     node, is_vertex = settings_of(job.nodes, node_id), isinstance(job.backend, Vertex)
     found = {GPUS_VARIABLE: str(node.num_gpus)} if node.num_gpus and not is_vertex else {}
-    if node_id not in TRAINING_NODES:
+    if not trains:
         return found
     if isinstance(job.backend, Vertex):
         folder = job.backend.training_dir

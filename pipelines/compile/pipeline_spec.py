@@ -16,7 +16,7 @@ Spec = dict[str, Any]
 EXECUTOR_FLAG = "--executor_class_path"  # the first argument of TFX's compiler
 # Open-source Kubeflow builds names in Argo Workflows from them, with the suffix "-driver", and Argo limits the length
 # (argoproj/argo-workflows, workflow/validate/validate.go).
-_LEGAL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,119}")
+NODE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,119}")
 
 
 def dags_of(spec: Spec) -> Iterator[Spec]:
@@ -64,11 +64,11 @@ def check_spec(spec: Spec) -> None:
     json_format.ParseDict(spec["deploymentSpec"], pipeline_spec_pb2.PipelineDeploymentConfig())
     executors = spec["deploymentSpec"]["executors"]
     for name, component in spec["components"].items():
-        assert _LEGAL_NAME.fullmatch(name), name
+        assert NODE_ID.fullmatch(name), name
         assert "dag" in component or component["executorLabel"] in executors, name
     for dag in dags_of(spec):
         for name, task in dag["tasks"].items():
-            assert _LEGAL_NAME.fullmatch(name), name
+            assert NODE_ID.fullmatch(name), name
             component = spec["components"][task["componentRef"]["name"]]
             inputs = task.get("inputs", {})
             declared = component.get("inputDefinitions", {})

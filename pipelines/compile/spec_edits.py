@@ -9,6 +9,8 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 import yaml
+from google.protobuf import json_format
+from google.protobuf.message import Message
 
 from detloom.components.fingerprints import CODE_FLAG, describe_code
 from detloom.pipelines.compile.pipeline_spec import Spec, containers_of, executors_of, tasks_of
@@ -167,6 +169,18 @@ def set_images(spec: Spec, images: Mapping[str, str]) -> None:
     """Set the images of these nodes' containers."""
     for name, container in containers_of(spec).items():
         container["image"] = images.get(name) or container["image"]
+
+
+def trainers_of(spec: Spec) -> frozenset[str]:
+    """Return the nodes that train."""
+    return frozenset(name for name, each in executors_of(spec).items() if each["args"][1].startswith(_TRAINERS))
+
+
+def set_resources(spec: Spec, resources: Mapping[str, Message | None]) -> None:
+    """Set the machine resources of these nodes; others keep what the pipeline gave them by `with_platform_config`."""
+    for name, container in containers_of(spec).items():
+        if (found := resources.get(name)) is not None:
+            container["resources"] = json_format.MessageToDict(found)
 
 
 def set_environment(spec: Spec, environments: Mapping[str, Mapping[str, str]]) -> None:

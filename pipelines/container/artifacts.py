@@ -70,12 +70,13 @@ def title_of(type_schema: Any) -> str:
 
 
 def class_of(type_schema: Any) -> type[Artifact]:
-    """Return the artifact class with that title."""
+    """Return the artifact class with that title, which is the import path for types of other packages."""
     title = title_of(type_schema)
-    path = compiler_utils.TITLE_TO_CLASS_PATH.get(title)
-    if path is None:
-        raise InputError(f"an artifact: got the type {title!r}, allowed: types of TFX and of this package.")
-    kind: type[Artifact] = import_utils.import_class_by_path(path)
+    try:
+        kind: type[Artifact] = import_utils.import_class_by_path(compiler_utils.TITLE_TO_CLASS_PATH.get(title, title))
+    except (ImportError, AttributeError, ValueError) as error:
+        allowed = "a type of TFX or of this package, or an import path that exists in the image"
+        raise InputError(f"an artifact: got the type {title!r} ({error}), allowed: {allowed}.") from None
     return kind
 
 

@@ -158,24 +158,26 @@ def test_without_requests_there_are_no_resources(run_of):
 def test_the_trainer_gets_its_persistent_folder_and_the_tpu_strategy(run_of):
     run = run_of(kubeflow={**KUBEFLOW, "training_dir": "/data/unfinished"}, nodes=[TPU])
     expected = {"DETLOOM_TRAINING_DIR": "/data/unfinished", "DETLOOM_STRATEGY": "tpu"}
-    assert environment_of(job_settings_of(run, "kubeflow"), "Trainer") == expected
-    assert environment_of(job_settings_of(run, "kubeflow"), "Tuner") == {"DETLOOM_TRAINING_DIR": "/data/unfinished"}
-    assert environment_of(job_settings_of(run, "kubeflow"), "StatisticsGen") == {}
+    job = job_settings_of(run, "kubeflow")
+    assert environment_of(job, "Trainer", trains=True) == expected
+    assert environment_of(job, "Tuner", trains=True) == {"DETLOOM_TRAINING_DIR": "/data/unfinished"}
+    assert environment_of(job, "StatisticsGen", trains=False) == {}
 
 
 def test_the_trainer_on_vertex_ai_gets_its_folder_below_the_mount_of_buckets(run_of):
     place = {"project": "my-project", "region": "us-central1", "image": "x/detloom:1", "pipeline_root": "gs://b/r"}
     settings = job_settings_of(run_of(vertex={**place, "training_dir": "gs://bucket/unfinished"}), "vertex")
-    assert environment_of(settings, "Trainer") == {"DETLOOM_TRAINING_DIR": "/gcs/bucket/unfinished"}
-    assert environment_of(settings, "StatisticsGen") == {}
-    assert environment_of(job_settings_of(run_of(vertex=place), "vertex"), "Trainer") == {}
+    assert environment_of(settings, "Trainer", trains=True) == {"DETLOOM_TRAINING_DIR": "/gcs/bucket/unfinished"}
+    assert environment_of(settings, "StatisticsGen", trains=False) == {}
+    assert environment_of(job_settings_of(run_of(vertex=place), "vertex"), "Trainer", trains=True) == {}
 
 
 def test_gpus_are_expected_in_the_container_and_share_memory(run_of):
     one = {"node": "DetectionEvaluator", "accelerator": {"type": "nvidia-l4", "count": 1}}
     job = job_settings_of(run_of(kubeflow=KUBEFLOW, nodes=[GPUS, one]), "kubeflow")
     nodes = ("Trainer", "DetectionEvaluator", "StatisticsGen")
-    assert [environment_of(job, node) for node in nodes] == [{"DETLOOM_GPUS": "2"}, {"DETLOOM_GPUS": "1"}, {}]
+    environments = [environment_of(job, node, trains=False) for node in nodes]
+    assert environments == [{"DETLOOM_GPUS": "2"}, {"DETLOOM_GPUS": "1"}, {}]
     found = executors(run_of(kubeflow=KUBEFLOW, nodes=[GPUS, one]), a="Trainer", b="DetectionEvaluator")
     (mount,) = found["Trainer_executor"]["emptyDirMounts"]
     assert (mount["mountPath"], mount["medium"]) == ("/dev/shm", "Memory")
@@ -193,7 +195,7 @@ def test_nodes_with_a_gpu_and_with_a_tpu_need_two_images(run_of):
 def test_a_training_folder_outside_of_volumes_is_refused(run_of):
     run = run_of(kubeflow={**KUBEFLOW, "training_dir": "/database/x"})
     with pytest.raises(InputError, match=r"training_dir: got '/database/x', allowed: .*kubeflow\.volumes \(/data\)"):
-        environment_of(job_settings_of(run, "kubeflow"), "Trainer")
+        environment_of(job_settings_of(run, "kubeflow"), "Trainer", trains=True)
 
 
 @pytest.mark.parametrize(
@@ -207,4 +209,4 @@ def test_a_training_folder_outside_of_volumes_is_refused(run_of):
 def test_a_strategy_that_does_not_fit_the_pod_is_refused(run_of, kind, nodes, message):
     run = run_of(kubeflow=KUBEFLOW, nodes=nodes, trainer={"strategy": {"kind": kind}})
     with pytest.raises(InputError, match=message):
-        environment_of(job_settings_of(run, "kubeflow"), "Trainer")
+        environment_of(job_settings_of(run, "kubeflow"), "Trainer", trains=True)

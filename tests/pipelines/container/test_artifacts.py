@@ -69,6 +69,8 @@ def test_our_own_types_and_system_types_are_known(backend, title, kind):
     assert class_of(type_schema) is kind
     with pytest.raises(InputError, match=r"got the type 'acme\.Thing'"):
         class_of(pipeline_spec_pb2.ArtifactTypeSchema(schema_title="acme.Thing"))
+    path = f"{standard_artifacts.Schema.__module__}.Schema"  # TFX's title of a type of another package
+    assert class_of(pipeline_spec_pb2.ArtifactTypeSchema(schema_title=path)) is standard_artifacts.Schema
 
 
 @pytest.fixture
