@@ -34,7 +34,7 @@ from detloom.components.properties import (
 )
 from detloom.components.pusher.load_check import check_serves
 from detloom.components.pusher.manifest import Origin, is_of_model
-from detloom.components.pusher.push import NotPushedError, PushResult, push_model
+from detloom.components.pusher.push import NotPushedError, push_model
 from detloom.components.storage.local_copy import local_folder
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.typed_dict import from_json, to_canonical_json
@@ -78,7 +78,10 @@ class Executor(tfx_executor.Executor):
                 self._MarkNotPushed(pushed_model)
                 pushed_model.set_string_custom_property(REASON_PROPERTY, str(error))
                 return
-        _log_result(result)
+        if result.is_new:
+            logging.info("Pusher: pushed version %d to %s.", result.version, result.address)
+        else:
+            logging.info("Pusher: nothing to do, version %d at %s is this model.", result.version, result.address)
         io_utils.copy_dir(model_uri, pushed_model.uri)  # TFX's Pusher stores a copy in its artifact as well
         self._MarkPushed(pushed_model, pushed_destination=result.address, pushed_version=str(result.version))
         pushed_model.set_int_custom_property(PUSHED_IS_NEW_PROPERTY, int(result.is_new))
@@ -108,13 +111,6 @@ def _push_dir(exec_properties: dict[str, Any]) -> str:
     if filesystem.versioning not in (pusher_pb2.Versioning.AUTO, pusher_pb2.Versioning.UNIX_TIMESTAMP):
         raise InputError("push_destination: versioning: allowed: AUTO or UNIX_TIMESTAMP.")
     return str(filesystem.base_directory)
-
-
-def _log_result(result: PushResult) -> None:
-    if result.is_new:
-        logging.info("Pusher: pushed version %d to %s.", result.version, result.address)
-    else:
-        logging.info("Pusher: nothing to do, version %d at %s already is this model.", result.version, result.address)
 
 
 def _describe_blessing(blessing: Artifact) -> dict[str, Any]:

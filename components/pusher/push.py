@@ -154,11 +154,9 @@ def push_model(
 
 def _how_to_push(model: str, push_to: str, card: Path | None = None, *, allow_class_change: bool = False) -> str:
     """Return how a person pushes a model; one at an address is pushed from another machine than this one."""
-    steps = ""
+    steps = f" on a machine that has {push_to}," if is_address(model) and not is_address(push_to) else ""
     if is_address(model) and not is_remote(model):
-        steps, model = f" copy {show_address(model)} to a folder MODEL,", "MODEL"
-    elif is_address(model) and not is_address(push_to):
-        steps = f" on a machine that has {push_to},"
+        steps, model = f"{steps} copy {show_address(model)} to a folder MODEL,", "MODEL"
     command = format_push_command(model, push_to, card, allow_class_change=allow_class_change)
     return f"To push it nevertheless,{steps} with your reason: {command}"
 

@@ -232,7 +232,10 @@ def describe_class_change(where: str, content: bytes | None, model_dir: Path, al
     difference = describe_difference(served, now)
     if difference is None or (allowed == "grow" and keeps_ids(served, now)):
         return ""
-    return f"{where}: serves other classes than this model ({difference}); clients would get ids with another meaning"
+    effect = "clients would get ids with another meaning"
+    if keeps_ids(served, now):
+        effect = "the classes that serve keep their ids, which allow_class_change: grow permits"
+    return f"{where}: serves other classes than this model ({difference}); {effect}"
 
 
 def manifest_to_restore(destination: Destination, version: int) -> Manifest:

@@ -115,10 +115,7 @@ class VertexExecutor(tfx_executor.Executor):
                 "it in spite of that, give it traffic at the endpoint"
             )
         elif change:
-            change += (
-                "; to deploy it in spite of that, set push.allow_class_change to any, or to grow if classes were only "
-                "added"
-            )
+            change += "; to deploy it in spite of that, set push.allow_class_change to any"
         if change:
             reason = f"{change}."
             logging.warning("Pusher: not deployed. %s", reason)
@@ -127,7 +124,9 @@ class VertexExecutor(tfx_executor.Executor):
             return
         if served is None:
             logging.info("Pusher: %s serves no model yet, so this one gets all traffic.", address)
-            exec_properties = _with_all_traffic(exec_properties)
+            serving_args = {**config[constants.SERVING_ARGS_KEY], "traffic_percentage": _ALL_TRAFFIC}
+            custom_config = json_utils.dumps({**config, constants.SERVING_ARGS_KEY: serving_args})
+            exec_properties = {**exec_properties, keys.CUSTOM_CONFIG_KEY: custom_config}
         super().Do(input_dict, output_dict, exec_properties)
         label_model(address, pushed_model.get_string_custom_property(PUSHED_DESTINATION_PROPERTY), identity)
         pushed_model.set_int_custom_property(PUSHED_IS_NEW_PROPERTY, 1)
@@ -147,10 +146,3 @@ def _undeploy_old(address: str, keep: int, before: Sequence[EndpointModel]) -> N
         undeploy_old(address, keep, {model.name for model in before if model.traffic_percent})
     except InputError as error:
         logging.warning("Pusher: the new model serves, but older ones still cost their machines: %s", error)
-
-
-def _with_all_traffic(exec_properties: dict[str, Any]) -> dict[str, Any]:
-    config = json_utils.loads(exec_properties[keys.CUSTOM_CONFIG_KEY])
-    serving_args = {**config[constants.SERVING_ARGS_KEY], "traffic_percentage": _ALL_TRAFFIC}
-    config = {**config, constants.SERVING_ARGS_KEY: serving_args}
-    return {**exec_properties, keys.CUSTOM_CONFIG_KEY: json_utils.dumps(config)}

@@ -75,9 +75,8 @@ def decide(
         return TrainingDecision(True, "Training: no training run has finished yet.")
     results = []
     changed = changed_parts(last.config_hash, config_hash)
-    is_trained_otherwise = not changed <= EVALUATION_PARTS
     change = f"{', '.join(sorted(changed))} changed after the last training run ({last.date})"
-    if is_trained_otherwise:
+    if not changed <= EVALUATION_PARTS:
         results.append(_Check(True, change))
     elif changed and has_same_classes is None:
         results.append(_Check(True, f"{change}, and its model cannot be read"))

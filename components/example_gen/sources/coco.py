@@ -13,7 +13,7 @@ from typing import Any
 from detloom.components.example_gen.data_folder import DataFolder, SourceError, join_inside, unreadable
 from detloom.components.example_gen.sources import layout
 from detloom.components.example_gen.sources.coco_files import find_files, find_images_dir
-from detloom.components.example_gen.sources.image_entries import ImageEntry, read_record
+from detloom.components.example_gen.sources.image_entries import ImageEntry, image_name, read_record
 from detloom.components.example_gen.sources.image_groups import IMAGE, OBJECT, ImageGroups, read_payload
 from detloom.components.example_gen.sources.json_stream import UnreadableElement, stream_lists
 from detloom.components.example_gen.sources.json_values import (
@@ -124,7 +124,7 @@ def _collect(
                     continue
                 groups.add(image_id, IMAGE, (index, *_read_image(element, problem)))
                 if problem is None and len(file_names) < layout.SAMPLE:
-                    file_names.append(_with_slashes(element["file_name"]))
+                    file_names.append(image_name(element["file_name"]))
             else:
                 _add_category(where, index, element, class_names)
                 if _category_id(element["id"]) != 0:  # a class may be a group of itself
@@ -188,11 +188,6 @@ def _check_kind(where: str, first: Any) -> None:
                 )
 
 
-def _with_slashes(file_name: str) -> str:
-    """Replace backslashes, which Label Studio writes on Windows."""
-    return file_name.replace("\\", "/")
-
-
 def _image_problem(image: Any) -> str | None:
     if isinstance(image, UnreadableElement):
         return image.detail
@@ -214,7 +209,7 @@ def _read_image(image: dict[str, Any], problem: str | None) -> tuple[str | None,
     if problem is not None:
         return problem, "", 0, 0
     height, width = (int(image.get(key) or 0) for key in ("height", "width"))
-    return None, _with_slashes(image["file_name"]), height, width
+    return None, image_name(image["file_name"]), height, width
 
 
 def _read_annotation(annotation: dict[str, Any], settings: IngestSettings) -> SourceObject:

@@ -1,7 +1,8 @@
 """Read Label Studio's exports JSON and JSON-MIN: a list of tasks, with regions in percent of the image.
 
 Of several annotations of a task, the newest one that was not cancelled counts. The regions of others are left out, as
-are key points and regions without a label. A task without an annotation is rejected: what it shows is unknown.
+are key points, spans of text or audio, and regions without a label. A task without an annotation is rejected: what it
+shows is unknown.
 """
 
 import itertools
@@ -43,7 +44,8 @@ def _read_task(task: dict[str, Any], settings: IngestSettings) -> ImageEntry:
 def _choose_image(data: dict[str, Any], objects: list[dict[str, Any]]) -> Any:
     """Return the image of the regions; raise a SourceError for regions of several images."""
     images = [value for value in data.values() if _is_image(value)]
-    targets = sorted({str(each["to_name"]) for each in objects if "to_name" in each})
+    outlines = [each for each in objects if _find_labels(each.get("value", each)) is not None]
+    targets = sorted({str(each["to_name"]) for each in outlines if "to_name" in each})
     if len(images) < 2 or not targets:
         return data.get("image") or next(iter(images), None)
     image = data.get(targets[0]) or data.get("image")
@@ -89,8 +91,8 @@ def _read_region(region: Any, hw: tuple[int, int] | None, with_masks: bool) -> l
     value = region.get("value", region) if isinstance(region, dict) else None
     if not isinstance(value, dict):
         raise unreadable(f"a region must be an object with a 'value', got {show(region)}")
-    labels = next((each for key, each in value.items() if key.endswith("labels") and isinstance(each, list)), None)
-    if labels is None or "keypointlabels" in value:
+    labels = _find_labels(value)
+    if labels is None:
         kind = region.get("type")
         return kind if isinstance(kind, str) and re.fullmatch("[a-z]{1,40}", kind) else "region without a label"
     if not labels or not all(map(is_text, labels)):
@@ -99,6 +101,13 @@ def _read_region(region: Any, hw: tuple[int, int] | None, with_masks: bool) -> l
         raise unreadable(f"image_rotation is {show(region['image_rotation'])}, allowed: 0; rotate the image file")
     box, mask = _read_outline(value, hw)
     return [SourceObject(label, box, mask=mask if with_masks else None) for label in labels]
+
+
+def _find_labels(value: Any) -> list[Any] | None:
+    """Return the labels of an outline in an image; None for anything else, such as a key point or a span of text."""
+    if not isinstance(value, dict) or "keypointlabels" in value or "start" in value:
+        return None
+    return next((each for key, each in value.items() if key.endswith("labels") and isinstance(each, list)), None)
 
 
 def _read_outline(value: dict[str, Any], hw: tuple[int, int] | None) -> tuple[shapes.Box, Any]:

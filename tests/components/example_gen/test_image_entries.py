@@ -295,6 +295,17 @@ def test_regions_of_a_task_with_two_images_belong_to_the_one_that_they_name(tmp_
     assert [f"2 images and regions of {targets}" in reject.detail for reject in rejects] == [True] * (not images)
 
 
+@pytest.mark.parametrize("other", [{"choices": ["day"]}, {"start": 0, "end": 2, "text": "no", "labels": ["note"]}])
+@pytest.mark.parametrize("with_box", [True, False])
+def test_regions_that_become_no_object_do_not_decide_which_image_a_task_shows(tmp_path, other, with_box):
+    content = json.loads(task(rect(), to_name="image")["a.json"])
+    content[0]["data"] = {"image": "a.jpg", "thumb": "b.jpg", "text": "no image"}
+    result = content[0]["annotations"][0]["result"]
+    result[:] = [*result[: int(with_box)], {"value": other, "to_name": "text"}]
+    (record,), _ = read(tmp_path, "label_studio", {"a.json": json.dumps(content)})
+    assert (record.image_path, len(record.objects)) == ("images/a.jpg", int(with_box))
+
+
 def test_too_many_rows_of_an_image_reject_it(tmp_path, monkeypatch):
     monkeypatch.setattr(image_entries, "MAX_OBJECTS_PER_IMAGE", 2)
     _, (reject,) = read(tmp_path, "csv", {"a.csv": TF_HEADER + "a.jpg,60,40,cat,1,2,3,6\n" * 5})

@@ -163,7 +163,10 @@ def test_other_classes_are_pushed_only_if_the_run_file_allows_exactly_that(
 @pytest.mark.parametrize(
     ("address", "how"),
     [
-        ("minio://b/model", "copy minio://b/model to a folder MODEL, with your reason: detloom push MODEL --to "),
+        (
+            "minio://b/model",
+            "on a machine that has {serving}, copy minio://b/model to a folder MODEL, with your reason: detloom push ",
+        ),
         ("gs://b/model", "on a machine that has {serving}, with your reason: detloom push gs://b/model --to {serving}"),
     ],
 )

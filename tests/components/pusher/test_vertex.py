@@ -121,6 +121,17 @@ def test_a_model_that_was_rolled_back_is_not_deployed_again(do, vertex, model, o
     assert len(vertex.models) == 2
 
 
+@pytest.mark.parametrize(
+    ("served", "offers_grow"), [(CAT, True), (CAT.replace(b"cat", b"dog"), False), (None, False), (b"item {", False)]
+)
+def test_grow_is_offered_only_if_it_allows_the_push(do, vertex, model, monkeypatch, served, offers_grow):
+    vertex.deploy(vertex.upload("gs://bucket/served"), 100)
+    monkeypatch.setattr(vertex_pusher, "open_storage", lambda address: SimpleNamespace(read=lambda name: served))
+    with (model / "assets" / "label_map.pbtxt").open("a") as label_map:
+        label_map.write(" item { id: 2 name: 'dog' }")
+    assert ("grow" in do().get_string_custom_property("reason")) == offers_grow
+
+
 @pytest.mark.parametrize(("label_map", "reason"), [(CAT.replace(b"cat", b"dog"), "other classes"), (None, "unknown")])
 def test_other_classes_or_other_files_than_those_that_were_blessed_are_not_deployed(
     do, vertex, monkeypatch, label_map, reason
