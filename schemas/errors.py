@@ -104,15 +104,23 @@ class Ranged:
 
     def __post_init__(self) -> None:
         cls: type = type(self)
-        for field, allowed in _ranges_of(cls).items():
-            check_fields(self, allowed, field)
+        for field, (allowed, is_optional) in _ranges_of(cls).items():
+            value = getattr(self, field)
+            check(is_optional if value is None else _is_in(value, allowed), field, value, allowed)
 
 
 @functools.cache
-def _ranges_of(cls: type) -> dict[str, str]:
-    hints = typing.get_type_hints(cls, include_extras=True)
-    types = ((field, each) for field, hint in hints.items() for each in (hint, *typing.get_args(hint)))
-    return {field: each.__metadata__[0] for field, each in types if hasattr(each, "__metadata__")}
+def _ranges_of(cls: type) -> dict[str, tuple[str, bool]]:
+    """Return the range of each field that has one, and whether the field may be None."""
+    ranges = {}
+    for field, hint in typing.get_type_hints(cls, include_extras=True).items():
+        is_optional = typing.get_args(hint)[1:] == (type(None),)
+        number = typing.get_args(hint)[0] if is_optional else hint
+        if hasattr(number, "__metadata__"):
+            ranges[field] = (number.__metadata__[0], is_optional)
+        elif "Annotated" in repr(hint):
+            raise TypeError(f"{cls.__name__}.{field}: got {hint}, allowed: a range of a number or of `number | None`")
+    return ranges
 
 
 def _is_in(value: float, allowed: str) -> bool:

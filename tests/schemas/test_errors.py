@@ -1,6 +1,6 @@
 """The ranges of fields."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, make_dataclass
 from typing import Annotated
 
 import pytest
@@ -36,3 +36,14 @@ def test_no_field_drops_the_range_of_the_field_that_it_overrides():
     dropped = [(cls, field) for cls, base in pairs for field in _ranges_of(base).keys() - _ranges_of(cls).keys()]
     assert len(pairs) > 50
     assert dropped == []
+
+
+@pytest.mark.parametrize("kind", [tuple[Share, ...], tuple[Share, ...] | None, Share | str])
+def test_the_range_of_anything_but_a_number_is_refused(kind):
+    with pytest.raises(TypeError, match=r"Nested\.shares"):
+        _ranges_of(make_dataclass("Nested", [("shares", kind)]))
+
+
+def test_none_is_refused_where_the_type_does_not_allow_it():
+    with pytest.raises(FieldError, match=r"^share: got None"):
+        _Derived(share=None)
