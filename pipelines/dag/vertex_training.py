@@ -13,6 +13,7 @@ from tfx.extensions.google_cloud_ai_platform.constants import ENABLE_VERTEX_KEY,
 from tfx.extensions.google_cloud_ai_platform.trainer.executor import TRAINING_ARGS_KEY
 
 from detloom.components.fingerprints import describe_code
+from detloom.pipelines.tfx_line import tfx_line
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.strategy import GPUS_VARIABLE, STRATEGY_VARIABLE, Strategy, StrategyKind
 from detloom.schemas.reading.typed_dict import to_canonical_json
@@ -21,6 +22,7 @@ from detloom.schemas.run_file.vertex import Vertex, VertexTraining, mounted_path
 from detloom.trainer_module.run_state.run_folder import TRAINING_DIR_VARIABLE
 
 CODE_VARIABLE = "DETLOOM_CODE"
+LINE_VARIABLE = "DETLOOM_TFX_LINE"
 _JOB_MODULES = ("detloom.pipelines.dag.vertex_training_job", "detloom.trainer_module")
 _DEFAULT_BOOT_DISK_GB = 100  # the default of Vertex AI
 
@@ -77,6 +79,7 @@ def _pool(run: RunFile, vertex: Vertex, training: VertexTraining, workers: int) 
     strategy = _strategy(run.trainer.strategy, training, workers)
     environment = {
         CODE_VARIABLE: describe_code(*_JOB_MODULES),
+        LINE_VARIABLE: tfx_line(),
         STRATEGY_VARIABLE: strategy.kind if strategy == Strategy(kind=strategy.kind) else to_canonical_json(strategy),
     }
     if vertex.training_dir:

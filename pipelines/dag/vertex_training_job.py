@@ -41,10 +41,12 @@ from tfx.utils import import_utils, json_utils, name_utils
 from detloom.components.artifact_types import Artifacts
 from detloom.components.fingerprints import check_code
 from detloom.components.retrain.reuse import Reusing
-from detloom.pipelines.dag.vertex_training import CODE_VARIABLE
+from detloom.pipelines.dag.vertex_training import CODE_VARIABLE, LINE_VARIABLE
+from detloom.pipelines.tfx_line import check_line
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import redact
 from detloom.schemas.run_file.vertex import MOUNT
+from detloom.trainer_module.run_state.run_folder import TRAINING_DIR_VARIABLE
 from detloom.trainer_module.runtime.preemption import Preempted
 
 _POLL_SECONDS = 30.0
@@ -196,24 +198,26 @@ def _wait(client: VertexJobClient) -> CustomJob:
 
 
 def check_image() -> None:
-    """Raise InputError unless this image holds the code that the pipeline was compiled for."""
-    wanted = os.environ.get(CODE_VARIABLE)
-    if wanted:
-        check_code(wanted)
+    """Raise InputError unless this image holds the code and the TFX line that the pipeline was compiled for."""
+    if line := os.environ.get(LINE_VARIABLE):
+        check_line(line)
+    if code := os.environ.get(CODE_VARIABLE):
+        check_code(code)
 
 
 def check_mounted(folder: str) -> None:
     """Raise InputError for a folder in a bucket that is not mounted, or not writable: the model would be lost."""
     if not folder.startswith(MOUNT):
         return
-    bucket = MOUNT + folder.removeprefix(MOUNT).partition("/")[0]
-    if not (os.path.ismount(MOUNT) or os.path.ismount(bucket)):
-        raise InputError(
-            f"{folder}: no bucket is mounted at {MOUNT} in this container. Vertex AI mounts none on machines of some "
-            "types; choose another vertex.training.machine_type."
-        )
     try:
+        if not _is_mounted(MOUNT + folder.removeprefix(MOUNT).partition("/")[0]):
+            raise InputError(
+                f"{folder}: no bucket is mounted at {MOUNT} in this container. Vertex AI mounts none on machines of "
+                "some types; choose another vertex.training.machine_type."
+            )
         os.makedirs(folder, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder):  # the pipeline's node has made the folder of the model
+            pass
     except OSError as error:
         raise InputError(
             f"{folder}: user {os.getuid()} cannot write there ({error.strerror}). Build the image of vertex.training "
@@ -221,14 +225,23 @@ def check_mounted(folder: str) -> None:
         ) from error
 
 
+def _is_mounted(bucket: str) -> bool:
+    """Return whether a folder is on another file system; `os.path.ismount` says no if this user may not enter it."""
+    try:
+        return os.stat(bucket).st_dev != os.stat("/").st_dev
+    except FileNotFoundError:
+        return False
+
+
 def run_executor(arguments: argparse.Namespace) -> None:
     """Run the executor in the arguments, as `tfx.scripts.run_executor` does."""
     executor_class = cast(type[BaseExecutor], import_utils.import_class_by_path(arguments.executor_class_path))
     outputs = artifact_utils.parse_artifact_dict(arguments.outputs)
-    for artifact in itertools.chain.from_iterable(outputs.values()):
-        check_mounted(artifact.uri)
-    with tempfile.TemporaryDirectory(prefix="detloom-job-", ignore_cleanup_errors=True) as folder:
-        executor = executor_class(executor_class.Context(tmp_dir=folder, unique_id="job"))
+    folders = [artifact.uri for artifact in itertools.chain.from_iterable(outputs.values())]
+    for folder in (*folders, os.environ.get(TRAINING_DIR_VARIABLE, "")):
+        check_mounted(folder)
+    with tempfile.TemporaryDirectory(prefix="detloom-job-", ignore_cleanup_errors=True) as temporary:
+        executor = executor_class(executor_class.Context(tmp_dir=temporary, unique_id="job"))
         executor.Do(
             artifact_utils.parse_artifact_dict(arguments.inputs),
             outputs,

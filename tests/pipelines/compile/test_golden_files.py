@@ -38,6 +38,7 @@ SETTINGS = {  # JSON of parts of the run file, or of TFX
 REPLACED = (
     (re.compile(r"\b[0-9a-f]{16}\b"), "FINGERPRINT"),
     (re.compile(r"--tfx=\d+\.\d+"), "--tfx=LINE"),
+    (re.compile(r'(DETLOOM_TFX_LINE[\\": ,value]+)\d+\.\d+'), r"\1LINE"),
     (re.compile(r"\btfx-\d+\.\d+\.\d+\b"), "tfx-VERSION"),
     (re.compile(r"\bdetloom-\d+\.\d+\.\d+-"), "detloom-VERSION-"),
 )

@@ -6,6 +6,7 @@ from tfx.utils import json_utils
 
 from detloom.pipelines.dag import vertex_training
 from detloom.pipelines.dag.vertex_training import custom_job_config
+from detloom.pipelines.tfx_line import tfx_line
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.runtime.cluster import find_cluster
 
@@ -71,6 +72,7 @@ def test_each_machine_type_has_its_pools_and_strategy(run_of, machine, pools, st
         accelerator = (machine_spec.accelerator_type.name, machine_spec.accelerator_count, machine_spec.tpu_topology)
         assert (machine_spec.machine_type, *accelerator, pool.replica_count) == expected
         variables = {"DETLOOM_CODE": "detloom.trainer_module=0123456789abcdef", "DETLOOM_STRATEGY": strategy}
+        variables["DETLOOM_TFX_LINE"] = tfx_line()
         if machine in ("gpu", "gpus", "workers"):
             variables["DETLOOM_GPUS"] = str(machine_spec.accelerator_count)
         assert environment_of(pool) == variables

@@ -1,5 +1,6 @@
 """Test custom jobs of Vertex AI with Google's client and a fake transport that checks the messages."""
 
+import errno
 import json
 import os
 import re
@@ -232,11 +233,18 @@ def test_the_job_program_runs_the_given_executor(tmp_path):
 
 def test_a_job_without_its_bucket_ends_before_it_trains(monkeypatch, tmp_path):
     monkeypatch.setattr(training_job, "MOUNT", f"{tmp_path}/gcs/")
-    model, blocked = f"{tmp_path}/gcs/bucket/model", f"{tmp_path}/gcs/bucket/file/model"
+    model = f"{tmp_path}/gcs/bucket/model"
+
+    def refuse(*_, **__):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
     with pytest.raises(InputError, match=r"bucket/model: no bucket is mounted"):
         check_mounted(model)
-    monkeypatch.setattr(training_job.os.path, "ismount", f"{tmp_path}/gcs/bucket".__eq__)
+    monkeypatch.setattr(training_job, "_is_mounted", f"{tmp_path}/gcs/bucket".__eq__)
     check_mounted(model)
-    (tmp_path / "gcs/bucket/file").touch()
-    with pytest.raises(InputError, match=r"file/model: user \d+ cannot write there"):
-        check_mounted(blocked)
+    monkeypatch.setattr(training_job.tempfile, "NamedTemporaryFile", refuse)
+    with pytest.raises(InputError, match=r"bucket/model: user \d+ cannot write there \(Permission denied\)"):
+        check_mounted(model)  # which exists
+    monkeypatch.setattr(training_job, "_is_mounted", refuse)
+    with pytest.raises(InputError, match=r"user \d+ cannot write there"):
+        check_mounted(model)
