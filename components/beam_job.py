@@ -96,7 +96,10 @@ def cancel_unfinished_jobs() -> Iterator[None]:
 
     def run_guarded(pipeline: Any, *args: Any, **kwargs: Any) -> Any:
         result = run(pipeline, *args, **kwargs)
-        result.wait_until_finish = partial(_wait_or_cancel, result, result.wait_until_finish)
+        wait = result.wait_until_finish
+        is_guarded = isinstance(wait, partial) and wait.func is _wait_or_cancel
+        if not is_guarded:  # it is in nested blocks, and if Beam's run calls itself
+            result.wait_until_finish = partial(_wait_or_cancel, result, wait)
         return result
 
     Pipeline.run = run_guarded

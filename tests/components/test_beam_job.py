@@ -165,7 +165,7 @@ class Job(PipelineResult):
 
     def cancel(self):
         self.send_cancel()
-        self.cancelled, self._state = self.cancelled + 1, "CANCELLED"
+        self.cancelled, self._state = self.cancelled + 1, "CANCELLING"
 
 
 class Cluster(PipelineRunner):
