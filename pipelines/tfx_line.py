@@ -1,6 +1,7 @@
 """The supported TFX lines: minor versions of TFX, each with its constraints. scripts/tfx_lines.sh is for shells."""
 
 import importlib.metadata
+import os
 import re
 
 from detloom.schemas.errors import InputError
@@ -16,6 +17,14 @@ KNOWN_PROBLEMS = {
         "dill": (">=0.3", "tfx-bsl 1.16 imports it, and only Beam before 2.65 installs it"),
     }
 }
+
+LIBTPU = "/lib/libtpu.so"  # where Dockerfile.tpu saves it
+_MISSING_LIBTPU = re.compile(r"tensorflow-tpu .*requires libtpu\b")
+
+
+def is_false_alarm(problem: str) -> bool:
+    """Return True for a line of `pip check` that reports libtpu as missing, if the library is installed as a file."""
+    return _MISSING_LIBTPU.match(problem) is not None and os.path.exists(LIBTPU)
 
 
 def line_of(tfx_version: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from packaging.specifiers import SpecifierSet
 
 from detloom.pipelines.doctor.check_result import CheckResult
-from detloom.pipelines.tfx_line import KNOWN_PROBLEMS, line_of
+from detloom.pipelines.tfx_line import KNOWN_PROBLEMS, is_false_alarm, line_of
 
 
 def check_packages() -> Iterator[CheckResult]:
@@ -16,6 +16,7 @@ def check_packages() -> Iterator[CheckResult]:
     done = subprocess.run([sys.executable, "-m", "pip", "check"], capture_output=True, text=True, check=False)
     problems = done.stdout.strip().splitlines() if done.returncode else []
     has_failed = bool(done.returncode) and not problems
+    problems = [problem for problem in problems if not is_false_alarm(problem)]
     for name, (versions, reason) in KNOWN_PROBLEMS.get(line_of(_version("tfx") or ""), {}).items():
         found = _version(name)
         if found is None or not SpecifierSet(versions).contains(found, prereleases=True):

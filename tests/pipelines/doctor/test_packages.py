@@ -3,6 +3,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from detloom.pipelines import tfx_line
 from detloom.pipelines.doctor import packages
 from detloom.pipelines.doctor.packages import check_packages
 
@@ -28,6 +29,13 @@ def test_each_problem_of_pip_is_an_error(install):
     install("x 1 requires y, which is not installed.\nz 1 has requirement y<2, but you have y 3.\n", tfx="1.21.0")
     one, other = check_packages()
     assert (one.status, other.status, one.detail) == ("error", "error", "x 1 requires y, which is not installed.")
+
+
+@pytest.mark.parametrize(("has_library", "status"), [(True, "ok"), (False, "error")])
+def test_libtpu_as_a_library_replaces_its_package(install, monkeypatch, tmp_path, has_library, status):
+    install("tensorflow-tpu 2.16.2 requires libtpu, which is not installed.\n", tfx="1.21.0")
+    monkeypatch.setattr(tfx_line, "LIBTPU", str(tmp_path if has_library else tmp_path / "libtpu.so"))
+    assert [result.status for result in check_packages()] == [status]
 
 
 def test_an_environment_without_pip_is_a_warning(install, monkeypatch):
