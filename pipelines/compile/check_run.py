@@ -51,7 +51,7 @@ def check_run(run: RunFile, place: Place) -> None:
     if _uses_tpu(run, place) and tfx_line() not in TPU_LINES:
         raise InputError(
             f"TFX: got {tfx_line()}, allowed with a TPU: {', '.join(TPU_LINES)}, because TensorFlow of later lines has "
-            "no build for TPUs; compile in a `make venv TFX_LINE=1.16`, and build the images with that line."
+            "no build for TPUs; run `make venv TFX_LINE=1.16`, compile again, and build the images with that line."
         )
     if place == "kubeflow" and run.push.vertex is not None:
         raise InputError(

@@ -81,19 +81,24 @@ GPUS: Mapping[str, Gpu] = {  # by the value of GKE's node label
     "nvidia-h100-mega-80gb": Gpu(machines={"a3-megagpu-8g": 8}),
     "nvidia-h200-141gb": Gpu(machines={"a3-ultragpu-8g": 8}),
 }
+_NO_BUCKETS = "Vertex AI mounts no buckets on its machines (GoogleCloudPlatform/gcsfuse#4333)"
 _BLACKWELL = "the kernels in TensorFlow's packages fail on Blackwell GPUs (tensorflow/tensorflow#99592)"
 _REFUSED = {
     "tpu-v2": "GKE has no TPU v2; use Vertex AI (vertex.training)",
     **dict.fromkeys(("tpu-v5p", "tpu-v6e", "tpu7x"), _TENSORFLOW_TPUS),
     **dict.fromkeys(("nvidia-b200", "nvidia-gb200", "nvidia-rtx-pro-6000"), _BLACKWELL),
     **dict.fromkeys(("NVIDIA_B200", "NVIDIA_GB200", "NVIDIA_RTX_PRO_6000"), _BLACKWELL),
-    "NVIDIA_H200_141GB": "Vertex AI mounts no buckets on its machines (GoogleCloudPlatform/gcsfuse#4333)",
+    "NVIDIA_H200_141GB": _NO_BUCKETS,
 }
 _VERTEX_V5E = {f"ct5lp-hightpu-{chips}t": topology for chips, topology in TPU_SLICES["tpu-v5e"].items()}
 _VERTEX_TPU_CORES = 8  # TPU v2 or v3 in one machine: four chips with two cores each
 _VERTEX_TPUS = ("TPU_V2", "TPU_V3")
 _N1 = re.compile(r"n1-(standard|highmem|highcpu)-([0-9]+)")
-_GPU_FAMILIES = ("a2-", "a3-", "a4-", "a4x-", "g2-", "g4-")  # machine types that always have GPUs
+_GPU_FAMILIES = {  # prefixes of machine types that always have GPUs; why the whole family is refused on Vertex AI
+    "a3-ultragpu-": _NO_BUCKETS,
+    **dict.fromkeys(("a4-", "a4x-", "g4-"), _BLACKWELL),
+    **dict.fromkeys(("a2-", "a3-", "g2-"), ""),
+}
 
 
 def is_tpu(kind: str) -> bool:
@@ -167,9 +172,9 @@ def _check_vertex_gpus(machine_type: str, accelerator_type: str, accelerator_cou
     by_name = {gpu.vertex_type: gpu for gpu in GPUS.values() if gpu.vertex_type}
     if not accelerator_type:
         gpus = [name for name, gpu in by_name.items() if machine_type in gpu.machines]
-        has_gpus = bool(gpus) or machine_type.startswith(_GPU_FAMILIES)
-        allowed = f"the GPU of {machine_type}: {', '.join(gpus) or ', '.join(by_name)}"
-        check(not has_gpus, "accelerator_type", "nothing", allowed, "machine_type")
+        allowed = f"the GPU of {machine_type}: {', '.join(gpus)}"
+        check(not gpus, "accelerator_type", "nothing", allowed, "machine_type")
+        _check_gpu_family(machine_type, by_name)
         allowed = "0 without accelerator_type"
         check(accelerator_count == 0, "accelerator_count", accelerator_count, allowed, "accelerator_type")
         return
@@ -190,6 +195,14 @@ def _check_vertex_gpus(machine_type: str, accelerator_type: str, accelerator_cou
     counts = [count for count, cores in gpu.max_cores.items() if int(match[2]) <= cores]
     allowed = f"{', '.join(map(str, counts)) or 'none'} of {accelerator_type} with {machine_type}"
     check(accelerator_count in counts, "accelerator_count", accelerator_count, allowed, "machine_type")
+
+
+def _check_gpu_family(machine_type: str, gpu_names: Collection[str]) -> None:
+    """Raise FieldError for any machine type of a family that has GPUs."""
+    family = next((start for start in _GPU_FAMILIES if machine_type.startswith(start)), "")
+    reason = _GPU_FAMILIES.get(family)
+    got = f"{machine_type!r}: {reason}" if reason else repr(machine_type)
+    check(not family, "machine_type", got, f"machine types without a GPU, or with {', '.join(gpu_names)}")
 
 
 def _check_topology(name: str, topology: str, topologies: Collection[str]) -> None:
