@@ -146,7 +146,7 @@ constraints: ## write the versions and hashes of constraints/*.txt again (needs 
 	@bash scripts/expand_constraints.sh
 
 .PHONY: audit
-audit: venv ## search the packages of both TFX lines for known vulnerabilities (needs pypi.org)
+audit: venv ## search the packages in constraints/ that .venv's Python needs for known vulnerabilities (needs pypi.org)
 	@bash scripts/audit.sh $(ARGS)
 
 .PHONY: clean
