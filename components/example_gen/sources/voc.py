@@ -74,9 +74,9 @@ def list_chunks(folder: DataFolder, split: str, source: str, settings: IngestSet
     """List the stems of the list, or the XML files below the folder."""
     if source and not folder.is_folder(source):
         path = list_path(source)
-        matches = map(_CLASS_LIST_LINE.match, read_names(folder, path, split))
-        is_class_list = all(matches)  # "photo 1" is a name if the next line is "photo 2"
-        names = (line.rsplit(None, 1)[0] if is_class_list else line for line in read_names(folder, path, split))
+        lines, ahead = itertools.tee(read_names(folder, path, split))  # holds the lines that only one has read
+        is_class_list = all(map(_CLASS_LIST_LINE.match, ahead))  # "photo 1" is a name if the next line is "photo 2"
+        names = (line.rsplit(None, 1)[0] if is_class_list else line for line in lines)
         return cut_into_chunks(split, path, names)
     root = source or _find_annotations_dir(folder)
     paths = folder.iter_files(root, (".xml",))
