@@ -178,7 +178,8 @@ def compile_page(page, place):
 PRODUCTION_MODEL = """from detloom.components import ProductionModel
 baseline = ProductionModel(production="serving", candidate=model.outputs["result"]).with_id"""
 MOST_AT_NIGHT = [
-    pytest.param(page, marks=() if page.stem == "model_card" else pytest.mark.nightly, id=page.stem) for page in PAGES
+    pytest.param(page, marks=pytest.mark.slow if page.stem == "model_card" else pytest.mark.nightly, id=page.stem)
+    for page in PAGES
 ]
 EVERYWHERE = pytest.mark.parametrize("place", ["kubeflow", "vertex"])
 
@@ -193,7 +194,6 @@ def test_the_example_compiles_for_kubeflow_and_vertex(page, place, work_dir):
 
 @EVERYWHERE
 @pytest.mark.parametrize("page", MOST_AT_NIGHT)
-@pytest.mark.slow
 def test_the_compiled_commands_of_the_example_run(page, place, work_dir):
     job = compile_page(page, place)
     home, bucket = work_dir / "home", work_dir / "home/buckets/gcs/bucket"

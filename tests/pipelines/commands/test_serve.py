@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import urllib.request
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,7 @@ def test_serve_prints_its_urls_and_stops_cleanly_at_ctrl_c(tiny_model_dir):
         stderr=subprocess.PIPE,
         text=True,
         env=environment,
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # shells ignore it in the background
     ) as process:
         try:
             lines = [process.stdout.readline() for _ in range(3)]
