@@ -26,6 +26,8 @@ def check_pipeline(pipeline: Pipeline, backend: Kubeflow | Vertex, nodes: Sequen
     if not PIPELINE_NAME.fullmatch(pipeline.id):
         allowed = "lower case letters and digits, '-' between them"
         raise InputError(f"pipeline_name: got '{pipeline.id}', allowed: {allowed}.")
+    if not pipeline.components:
+        raise InputError("components: got none, allowed: at least one node.")
     ids = (ALL_NODES, *(node.id for node in pipeline.components))
     check_unique("nodes", (each.node for each in nodes))
     for each in nodes:

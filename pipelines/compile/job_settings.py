@@ -1,4 +1,4 @@
-"""Where and how the tasks of a compiled job run."""
+"""The backend of a compiled job, and the settings of its nodes."""
 
 from dataclasses import dataclass
 

@@ -117,6 +117,8 @@ def test_names_and_settings_that_would_be_lost_are_refused():
     webhook = Notifications(webhook=Webhook(url="kubernetes:chat/webhook"))
     notifier = Notifier(pipeline="cells", notifications=webhook, blessing=tfx.dsl.Channel(type=ModelBlessing))
     assert refusal(notifier).startswith("Notifier: got a reference kubernetes:")
+    with pytest.raises(InputError, match=r"components: got none"):
+        compile_nodes([], KUBEFLOW)
     pipeline = tfx.dsl.Pipeline(pipeline_name="My Cells", pipeline_root="", components=[ingestion()])
     with pytest.raises(InputError, match=r"pipeline_name: got 'My Cells', allowed: "):
         detloom.compile_pipeline(pipeline, VERTEX)
