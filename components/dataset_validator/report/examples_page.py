@@ -57,7 +57,7 @@ def _draw_first(split: str, shards: Sequence[str], label_map: LabelMap, num_imag
                 image = draw_record(place, serialized, label_map, MAX_PIXELS)
                 drawn += [image] if image else []
         except tf.errors.OpError:
-            pass
+            pass  # a damaged file: the examples before the damage are shown
         if len(drawn) >= num_images:
             break
     return drawn[:num_images]
