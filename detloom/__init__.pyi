@@ -9,4 +9,4 @@ from detloom.pipelines.python_api import run as run
 from detloom.pipelines.python_api import train as train
 from detloom.pipelines.python_api import trainer_config as trainer_config
 from detloom.schemas.errors import InputError as InputError
-from detloom.trainer_module.export.predict import Prediction as Prediction
+from detloom.trainer_module.inference.prediction import Prediction as Prediction

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from detloom.components.dataset_validator.statistics.model_input import ModelInput
     from detloom.components.evaluator.evaluation_result import EvaluationResult
     from detloom.schemas.contracts.label_map import LabelMap
-    from detloom.trainer_module.export.predict import ExportedDetector, Prediction
+    from detloom.trainer_module.inference.prediction import Prediction
+    from detloom.trainer_module.inference.runtime import Runtime
     from detloom.trainer_module.run_state.train_result import TrainResult
 
 PathLike = str | os.PathLike[str]
@@ -40,18 +41,18 @@ ImageLike = str | os.PathLike[str] | bytes | Image.Image | npt.NDArray[np.uint8]
 class LoadedDetector:
     """An exported model that detects objects in images of any kind. `load_detector` makes it."""
 
-    def __init__(self, detector: "ExportedDetector") -> None:
-        self._detector = detector
+    def __init__(self, model_dir: Path, label_map: "LabelMap", runtime: "Runtime") -> None:
+        self._model_dir, self._label_map, self._runtime = model_dir, label_map, runtime
 
     @property
     def label_map(self) -> "LabelMap":
         """The classes: ids and names."""
-        return self._detector.label_map
+        return self._label_map
 
     @property
     def recommended_score(self) -> float:
         """The minimum score of `detloom predict` and `serve`: that with the best F1 in the model card, else 0.5."""
-        return recommended_score(Path(self._detector.model_dir))
+        return recommended_score(self._model_dir)
 
     @overload
     def predict(  # type: ignore[overload-overlap]  # a text is a path, not a sequence of letters
@@ -82,7 +83,7 @@ class LoadedDetector:
         given: Iterable[Any] = images if is_many else [images]  # type: ignore[assignment]
         named = (_GivenImage(image, f"images[{place}]" if is_many else "image") for place, image in enumerate(given))
         predictions = []
-        for _, prediction in predict_in_batches(self._detector, named, batch_size):
+        for _, prediction in predict_in_batches(self._runtime, self._label_map, named, batch_size):
             if isinstance(prediction, InputError):
                 raise prediction
             predictions.append(prediction)
@@ -95,9 +96,12 @@ def load_detector(model: PathLike) -> LoadedDetector:
     Raises:
         InputError: with the folder and what is missing.
     """
-    from detloom.trainer_module.export import predict
+    from detloom.trainer_module.inference.model_files import find_saved_model, read_exported_label_map
+    from detloom.trainer_module.inference.saved_model_runtime import SavedModelRuntime
 
-    return LoadedDetector(predict.load_exported_detector(_local(model)))
+    model_dir = find_saved_model(_local(model))
+    label_map = read_exported_label_map(str(model_dir))
+    return LoadedDetector(model_dir, label_map, SavedModelRuntime(str(model_dir)))
 
 
 def train(

@@ -17,7 +17,7 @@ LAYERS = ("schemas", "trainer_module", "components", "pipelines")
 ROOMS = {
     "schemas": "lazy_names errors reading contracts model odapi presets load_config run_file",
     "trainer_module": "files runtime layers boxes detectors data drawing weights evaluation run_state training "
-    "export train_and_export tfx_run tuner __init__",
+    "export inference train_and_export tfx_run tuner __init__",
     "components": "properties fingerprints artifact_types beam_job pages storage examples_folder record_files "
     "evaluation_requirements image_header similarity example_gen dataset_validator pusher evaluator model_card retrain "
     "notifier resolvers notebooks __init__",

@@ -38,7 +38,6 @@ from detloom.components.storage.storage import open_storage
 from detloom.schemas.contracts.detections import (
     MASKS,
     SIGNATURE_ENCODED,
-    SIGNATURE_EXAMPLES,
     TFLITE_FOLDER,
     TFLITE_PROBLEM_FILE,
     TFLITE_SUFFIX,
@@ -50,23 +49,21 @@ from detloom.schemas.contracts.label_map import (
     parse_label_map,
     shared_classes,
 )
-from detloom.schemas.errors import InputError, passes
+from detloom.schemas.errors import InputError
 from detloom.trainer_module.data.class_lookup import ClassLookup
 from detloom.trainer_module.data.records import ExampleFeatures
 from detloom.trainer_module.detectors.detector import Keypoints
 from detloom.trainer_module.drawing.draw import decode_image_rgb
 from detloom.trainer_module.evaluation.coco_metrics import CocoMetrics, summarize_matches
 from detloom.trainer_module.evaluation.matches import BY_CLASS, match_detections
-from detloom.trainer_module.export.predict import (
-    LoadedSignature,
-    check_signature,
+from detloom.trainer_module.inference.model_files import (
     find_saved_model,
     read_exported_label_map,
     read_keypoints,
-    read_signatures,
     read_unknown_classes,
 )
-from detloom.trainer_module.export.tflite_model import TfliteDetector
+from detloom.trainer_module.inference.saved_model_runtime import SavedModelRuntime, read_signatures
+from detloom.trainer_module.inference.tflite_runtime import TfliteRuntime
 
 _CANDIDATE, _BASELINE, _VARIANT = "candidate", "baseline", "tflite/"
 _WORK_FOLDER = ".records"  # in the output folder, which remote workers can reach
@@ -195,7 +192,7 @@ def _digest_of(model_dir: str) -> str:
 
 def _shapes_of(model_dir: str, keypoints: Keypoints | None, label_map: LabelMap) -> WantedShapes:
     """Return the shapes of the ground truth that the model's outputs are compared with, beyond boxes."""
-    signature = read_signatures(model_dir).get(SIGNATURE_EXAMPLES)
+    signature = read_signatures(model_dir).get(SIGNATURE_ENCODED)
     has_masks = signature is not None and MASKS in signature.outputs
     if keypoints is None:
         return WantedShapes(masks=has_masks)
@@ -216,9 +213,7 @@ def _measure_all(
     """Measure each model; a baseline with other classes on those that both have."""
     first = islice(_read_split(inputs.shard_patterns), params.gates.latency.num_images)
     images = [ExampleFeatures(serialized).image_bytes for serialized in first]
-    # A model without this signature violates the serving contract, which the gates report.
-    timed = {name: path for name, path in paths_by_name.items() if passes(check_signature, path, SIGNATURE_ENCODED)}
-    latency = measure_latency(timed, images)
+    latency = measure_latency(paths_by_name, images)
     result, shared = {}, None
     for name, path in paths_by_name.items():
         costs = ModelCosts(latency=latency.get(name), model_bytes=count_model_bytes(path))
@@ -271,7 +266,7 @@ def _find_variants(folder: str | None) -> dict[str, str]:
     variants = {}
     for path in sorted(tf.io.gfile.glob(f"{folder}/*{TFLITE_SUFFIX}")) if folder else []:
         try:
-            TfliteDetector(path)  # an error in a worker would end the run
+            TfliteRuntime(path)  # an error in a worker would end the run
         except InputError as error:
             logging.warning("%s It is not evaluated.", error)
             continue
@@ -306,7 +301,7 @@ def _read_baseline(label_map: LabelMap, inputs: EvaluationInputs) -> tuple[Label
     if inputs.baseline_dir is None:
         return None, None
     try:
-        LoadedSignature(inputs.baseline_dir, SIGNATURE_EXAMPLES)  # an error in a worker would end the run
+        SavedModelRuntime(inputs.baseline_dir)  # an error in a worker would end the run
         of_baseline = read_exported_label_map(inputs.baseline_dir)
     except InputError as error:
         return None, str(error).rstrip(".")

@@ -18,7 +18,8 @@ from detloom.schemas.contracts.arrays import Array
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.boxes.masks import as_counts
 from detloom.trainer_module.evaluation.coco_images import ImageDetections, ImageGroundTruth
-from detloom.trainer_module.export.predict import Rows, detections_of
+from detloom.trainer_module.inference.prediction import detections_of
+from detloom.trainer_module.inference.runtime import Rows
 
 _KINDS = "bifu"  # of arrays: booleans and numbers
 _BYTES = "bytes"  # an object array [N] of bytes: run lengths of masks

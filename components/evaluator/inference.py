@@ -26,13 +26,16 @@ from detloom.components.evaluator.mask_and_keypoint_truth import WantedShapes, r
 from detloom.components.evaluator.record_table import RecordTable, match_records
 from detloom.components.record_files import read_records
 from detloom.schemas.contracts import example_keys as keys
-from detloom.schemas.contracts.detections import SIGNATURE_EXAMPLES, TFLITE_SUFFIX
+from detloom.schemas.contracts.detections import SIGNATURE_ENCODED, TFLITE_SUFFIX
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.data.class_lookup import ClassLookup
 from detloom.trainer_module.data.records import ExampleFeatures, count_records
-from detloom.trainer_module.export.predict import LoadedSignature, Rows, check_signature, with_image_masks
-from detloom.trainer_module.export.tflite_model import TfliteDetector
+from detloom.trainer_module.inference.encoded_image import EncodedImage
+from detloom.trainer_module.inference.prediction import with_image_masks
+from detloom.trainer_module.inference.runtime import Rows, Runtime
+from detloom.trainer_module.inference.saved_model_runtime import SavedModelRuntime, check_signature
+from detloom.trainer_module.inference.tflite_runtime import TfliteRuntime
 from detloom.trainer_module.runtime.progress import log_progress
 
 
@@ -103,12 +106,9 @@ def parse_record(
     )
 
 
-Detect = Callable[[Sequence[bytes]], list[Rows]]
-
-
-def load_model(path: str) -> Detect:
-    """Load a SavedModel folder or a `.tflite` file; the result is called with serialized tf.Examples."""
-    return TfliteDetector(path) if path.endswith(TFLITE_SUFFIX) else LoadedSignature(path, SIGNATURE_EXAMPLES)
+def load_model(path: str) -> Runtime:
+    """Load a SavedModel folder or a `.tflite` file."""
+    return TfliteRuntime(path) if path.endswith(TFLITE_SUFFIX) else SavedModelRuntime(path)
 
 
 class Matching(NamedTuple):
@@ -162,8 +162,8 @@ class DetectBatch(beam.DoFn):
         records = [parse_record(each, self._feature_keys, self._shapes, self._lookup) for each in batch]
         whole = [index for index, record in enumerate(records) if record.problem is None]
         if whole:
-            serialized = [batch[index] for index in whole]
-            rows_by_name = {name: self._detect(model, serialized) for name, model in self._models.by_name.items()}
+            images = [EncodedImage(ExampleFeatures(batch[index]).image_bytes) for index in whole]
+            rows_by_name = {name: self._detect(model, images) for name, model in self._models.by_name.items()}
             for position, index in enumerate(whole):
                 image_hw, found, problem = records[index].image_hw, {}, None
                 for name, all_rows in rows_by_name.items():
@@ -183,15 +183,15 @@ class DetectBatch(beam.DoFn):
         for record in records:
             yield encode_record(record)
 
-    def _detect(self, model: Detect, serialized: list[bytes]) -> list[Rows | str]:
-        """Return the detections of each example, or the model's error message."""
-        filled = serialized + serialized[-1:] * (self.batch_size - len(serialized))
+    def _detect(self, model: Runtime, images: list[EncodedImage]) -> list[Rows | str]:
+        """Return the detections of each image, or the model's error message."""
+        filled = images + images[-1:] * (self.batch_size - len(images))
         try:
-            return list(model(filled)[: len(serialized)])
-        except (tf.errors.OpError, InputError) as error:
-            if len(serialized) == 1:
+            return list(model.detect(filled)[: len(images)])
+        except InputError as error:
+            if len(images) == 1:
                 return [f"cannot be read by the model ({str(error).splitlines()[0][:200]})"]
-            return [rows for each in serialized for rows in self._detect(model, [each])]
+            return [rows for image in images for rows in self._detect(model, [image])]
 
 
 def _add_steps(pipeline: beam.Pipeline, shard_patterns: Sequence[str], step: DetectBatch, output_prefix: str) -> None:
@@ -227,7 +227,7 @@ def run_inference(
     """
     for path in step.paths_by_name.values():
         if not path.endswith(TFLITE_SUFFIX):
-            check_signature(path, SIGNATURE_EXAMPLES)
+            check_signature(path, SIGNATURE_ENCODED)
     where = ", ".join(pattern.removesuffix("/*") for pattern in shard_patterns)
     patterns = [pattern for pattern in shard_patterns if tf.io.gfile.glob(pattern)]
     if not patterns:

@@ -1,44 +1,44 @@
 """Measure the latency of exported models in turn, so that load on the machine affects all of them alike."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from detloom.components.evaluator.gates import Latency
-from detloom.schemas.contracts.detections import SAVED_MODEL_FILE, SIGNATURE_ENCODED
-from detloom.trainer_module.export.predict import LoadedSignature
+from detloom.schemas.contracts.detections import SAVED_MODEL_FILE
+from detloom.trainer_module.inference.encoded_image import EncodedImage
+from detloom.trainer_module.inference.runtime import Runtime
+from detloom.trainer_module.inference.saved_model_runtime import SavedModelRuntime
 
 _NUM_WARM_UP = 3  # the first call traces the function, the next ones fill caches
 
 
 def measure_latency(paths_by_name: Mapping[str, str], images: Sequence[bytes]) -> dict[str, Latency]:
-    """Measure the wall time of `serving_encoded` for one JPEG or PNG, including decoding and NMS; empty without images.
+    """Measure the wall time for one JPEG or PNG, including decoding and NMS; empty without images.
 
     Args:
         paths_by_name: SavedModel folder of each model.
     """
     if not images:
         return {}
-    models = {name: LoadedSignature(path, SIGNATURE_ENCODED) for name, path in paths_by_name.items()}
+    models = {name: SavedModelRuntime(path) for name, path in paths_by_name.items()}
     for model in models.values():
         for image in (images[0],) * _NUM_WARM_UP:
-            model([image])
+            model.detect([EncodedImage(image)])
     seconds = time_in_turn(models, images)
     return {name: summarize(values) for name, values in seconds.items()}
 
 
-def time_in_turn(
-    models: Mapping[str, Callable[[Sequence[bytes]], object]], images: Sequence[bytes]
-) -> dict[str, list[float]]:
+def time_in_turn(models: Mapping[str, Runtime], images: Sequence[bytes]) -> dict[str, list[float]]:
     """Measure the seconds of each model for each image; the order of the models alternates."""
     seconds: dict[str, list[float]] = {name: [] for name in models}
     for number, image in enumerate(images):
         names = list(models) if number % 2 == 0 else list(models)[::-1]
         for name in names:
             started = time.perf_counter()
-            models[name]([image])
+            models[name].detect([EncodedImage(image)])
             seconds[name].append(time.perf_counter() - started)
     return seconds
 

@@ -12,7 +12,7 @@ from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.evaluation.coco_images import ImageDetections
 from detloom.trainer_module.evaluation.image_table import ImageTable
-from detloom.trainer_module.export.predict import check_signature
+from detloom.trainer_module.inference.saved_model_runtime import check_signature
 
 _ROUNDING = 1e-5  # rounding of float32 boxes at the image border
 

@@ -17,7 +17,7 @@ from detloom.schemas.contracts.detections import ASSET_CONFIG
 from detloom.schemas.reading.typed_dict import to_canonical_json, to_dict
 from detloom.schemas.run_file.evaluator import EvaluatorSettings
 from detloom.schemas.run_file.model_card import CARD_JSON, CARD_MARKDOWN, CARD_PAGE, ModelCardSettings
-from detloom.trainer_module.export.predict import read_exported_label_map
+from detloom.trainer_module.inference.model_files import read_exported_label_map
 
 FORMAT = "detloom_model_card/1"  # the number increases when a key is removed or changes its meaning
 

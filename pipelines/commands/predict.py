@@ -83,7 +83,8 @@ def predict(
     from detloom.pipelines.local.console import format_next, show_log
     from detloom.pipelines.predict import image_files, predict_files
     from detloom.pipelines.predict.label_files import CsvOutput, YoloOutput
-    from detloom.trainer_module.export.predict import load_exported_detector
+    from detloom.trainer_module.inference.model_files import find_saved_model, read_exported_label_map
+    from detloom.trainer_module.inference.saved_model_runtime import SavedModelRuntime
 
     if ground_truth is not None and json_file is None:
         raise InputError("detloom predict: --ground-truth needs --json.")
@@ -93,14 +94,14 @@ def predict(
     images = image_files.find_images(what, leave_out=None if is_one else output)
     if is_one and output is not None and output.is_dir():
         output /= images[0].name
-    detector = load_exported_detector(copied_model(model))
-    shown_score = choose_min_score(min_score, Path(detector.model_dir))
+    model_dir = find_saved_model(copied_model(model))
+    label_map = read_exported_label_map(str(model_dir))
+    runtime = SavedModelRuntime(str(model_dir))
+    shown_score = choose_min_score(min_score, model_dir)
     results: list[predict_files.ResultFile] = []
-    label_map, stored_score = detector.label_map, min_score or 0.0
+    stored_score = min_score or 0.0
     if json_file is not None and ground_truth is not None:
-        coco, images = predict_files.match_ground_truth(
-            json_file, ground_truth, images, detector.label_map, min_score or 0.0
-        )
+        coco, images = predict_files.match_ground_truth(json_file, ground_truth, images, label_map, stored_score)
         results.append(coco)
     elif json_file is not None:
         ids = {image.name: number for number, image in enumerate(images, start=1)}
@@ -120,7 +121,7 @@ def predict(
     show_log()
     # On a terminal, a progress bar between scrolling lines would flicker.
     has_progress = not is_one and not (has_lines and sys.stdout.isatty())
-    counts = predict_files.predict_files(detector, images, outputs, batch_size, has_progress=has_progress)
+    counts = predict_files.predict_files(runtime, label_map, images, outputs, batch_size, has_progress=has_progress)
     if other := image_files.find_other_images(what):
         named = ", ".join(map(escape, other[:3])) + (", ..." if len(other) > 3 else "")
         click.echo(f"skipped: {len(other)} images that are neither JPEG nor PNG ({named}); convert them.", err=True)

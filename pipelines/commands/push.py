@@ -75,7 +75,7 @@ def push(
     from detloom.components.pusher.manifest import has_card
     from detloom.components.pusher.manual_push import push_by_hand
     from detloom.pipelines.local.console import format_next, show_log
-    from detloom.trainer_module.export.predict import find_saved_model
+    from detloom.trainer_module.inference.model_files import find_saved_model
 
     show_log()
     if not reason.strip():  # before a model in a bucket is copied

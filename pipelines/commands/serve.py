@@ -49,7 +49,7 @@ def serve(model: Path | str, host: str, port: int, name: str, max_request_mb: fl
     from detloom.pipelines.serving.predict_request import PREDICT_REQUEST
     from detloom.pipelines.serving.served_model import ServedModel
     from detloom.pipelines.serving.server import ModelServer
-    from detloom.trainer_module.export.predict import find_saved_model
+    from detloom.trainer_module.inference.model_files import find_saved_model
 
     if _NAME.fullmatch(name) is None:
         raise InputError(f"--name: got {name!r}, allowed: a letter or digit, then up to 63 of them and of '._-'.")

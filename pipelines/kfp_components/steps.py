@@ -279,7 +279,7 @@ def push(
     from detloom.components.pusher.push import NotPushedError, push_model
     from detloom.pipelines.local.console import show_log
     from detloom.schemas.reading.text_file import read_text_file
-    from detloom.trainer_module.export.predict import find_saved_model
+    from detloom.trainer_module.inference.model_files import find_saved_model
 
     show_log()
     decision = BlessingDecision.from_dict(json.loads(read_text_file(Path(evaluation.path) / DECISION_FILE)))
@@ -335,7 +335,7 @@ def _production_model(production: str, candidate: Path) -> Iterator[Path | None]
     """Yield a copy of the model that serves now; None without a folder, or if nothing else was pushed yet."""
     from detloom.components.resolvers.copy_version import copy_production_model
     from detloom.schemas.reading.redact import redact
-    from detloom.trainer_module.export.predict import find_saved_model
+    from detloom.trainer_module.inference.model_files import find_saved_model
 
     with tempfile.TemporaryDirectory(prefix="detloom-") as folder:
         copy = Path(folder, "model")

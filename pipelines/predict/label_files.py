@@ -11,7 +11,7 @@ from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import escape
 from detloom.schemas.reading.replace_when_done import replace_when_done
 from detloom.schemas.reading.text_file import write_text_file
-from detloom.trainer_module.export.predict import Prediction
+from detloom.trainer_module.inference.prediction import Prediction
 
 
 class YoloOutput:

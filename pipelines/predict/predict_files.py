@@ -10,17 +10,21 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol, TypeVar
 
+import numpy as np
 from PIL import Image
 
 from detloom.components.evaluator.coco_files import read_coco_ground_truth
 from detloom.pipelines.predict.image_files import ImageFile
 from detloom.pipelines.predict.image_limits import MAX_PIXELS
+from detloom.schemas.contracts.detections import CLASSES
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import escape
 from detloom.schemas.reading.replace_when_done import replace_when_done
 from detloom.schemas.reading.text_file import write_text_file
-from detloom.trainer_module.export.predict import ExportedDetector, Prediction
+from detloom.trainer_module.inference.encoded_image import EncodedImage
+from detloom.trainer_module.inference.prediction import Prediction
+from detloom.trainer_module.inference.runtime import FailedCallError, Rows, Runtime
 from detloom.trainer_module.runtime.progress import show_progress
 
 _LOGGER = logging.getLogger("detloom")
@@ -160,9 +164,15 @@ def match_ground_truth(
 
 
 def predict_files(
-    detector: ExportedDetector, images: Sequence[ImageFile], outputs: Outputs, batch_size: int, *, has_progress: bool
+    runtime: Runtime,
+    label_map: LabelMap,
+    images: Sequence[ImageFile],
+    outputs: Outputs,
+    batch_size: int,
+    *,
+    has_progress: bool,
 ) -> Counts:
-    """Run the detector over all images; report and count an image that cannot be read.
+    """Run the model over all images; report and count an image that cannot be read.
 
     Raises:
         InputError, OSError: an output cannot be written. Images and YOLO labels that were written stay; no other
@@ -175,7 +185,7 @@ def predict_files(
         reporter = None
         if has_progress:
             reporter = stack.enter_context(show_progress("Images", len(images), unit="images"))
-        for image, prediction in predict_in_batches(detector, images, batch_size):
+        for image, prediction in predict_in_batches(runtime, label_map, images, batch_size):
             if isinstance(prediction, InputError):
                 if outputs.is_single:
                     raise prediction
@@ -201,7 +211,7 @@ _Image = TypeVar("_Image", bound=Readable)
 
 
 def predict_in_batches(
-    detector: ExportedDetector, images: Iterable[_Image], batch_size: int
+    runtime: Runtime, label_map: LabelMap, images: Iterable[_Image], batch_size: int
 ) -> Iterator[tuple[_Image, Prediction | InputError]]:
     """Yield results in order; a batch has at most `batch_size` images, and only one if they are large."""
     batch: list[tuple[_Image, bytes]] = []
@@ -210,25 +220,46 @@ def predict_in_batches(
         try:
             image_bytes, more = image.read()
         except InputError as error:
-            yield from _predict_batch(detector, batch)
+            yield from _predict_batch(runtime, label_map, batch)
             batch, num_pixels = [], 0
             yield image, error
             continue
         if batch and (len(batch) == batch_size or num_pixels + more > MAX_PIXELS):
-            yield from _predict_batch(detector, batch)
+            yield from _predict_batch(runtime, label_map, batch)
             batch, num_pixels = [], 0
         batch.append((image, image_bytes))
         num_pixels += more
-    yield from _predict_batch(detector, batch)
+    yield from _predict_batch(runtime, label_map, batch)
 
 
 def _predict_batch(
-    detector: ExportedDetector, batch: Sequence[tuple[_Image, bytes]]
+    runtime: Runtime, label_map: LabelMap, batch: Sequence[tuple[_Image, bytes]]
 ) -> Iterator[tuple[_Image, Prediction | InputError]]:
-    if batch:
-        image_names = [image.shown for image, _ in batch]
-        predictions = detector.predict_batch([image_bytes for _, image_bytes in batch], image_names)
-        yield from zip((image for image, _ in batch), predictions, strict=True)
+    encoded = [EncodedImage(image_bytes, image.shown) for image, image_bytes in batch]
+    for (image, _), each, rows in zip(batch, encoded, _detect(runtime, encoded), strict=True):
+        try:
+            yield image, _build_prediction(each, rows, label_map)
+        except InputError as error:
+            yield image, error
+
+
+def _detect(runtime: Runtime, images: Sequence[EncodedImage]) -> list[Rows | FailedCallError]:
+    """Return the detections of each image, or the error of the model; a batch that fails is divided into images."""
+    try:
+        return list(runtime.detect(images)) if images else []
+    except FailedCallError as error:
+        if len(images) == 1:
+            return [error]
+        return [rows for image in images for rows in _detect(runtime, [image])]
+
+
+def _build_prediction(image: EncodedImage, rows: Rows | FailedCallError, label_map: LabelMap) -> Prediction:
+    image_rgb = image.rgb
+    if isinstance(rows, FailedCallError):
+        raise InputError(f"{image.name}: the model cannot read the image ({rows}).")
+    if not all(np.isfinite(value).all() for value in rows.values()):
+        raise InputError(f"{image.name}: the model returned detections that contain NaN or infinity.")
+    return Prediction(image_rgb, rows, tuple(map(label_map.name_of, rows[CLASSES].tolist())))
 
 
 def _write_outputs(image: ImageFile, prediction: Prediction, outputs: Outputs, counts: Counts) -> None:

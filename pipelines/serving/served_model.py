@@ -1,4 +1,4 @@
-"""A loaded SavedModel that answers one request at a time and checks images first; status and metadata for the API."""
+"""A loaded model that answers one request at a time and checks images first; status and metadata for the API."""
 
 import threading
 from http import HTTPStatus
@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 from google.protobuf.json_format import MessageToDict
 
 from detloom.pipelines.predict.image_limits import check_images
@@ -15,16 +14,10 @@ from detloom.pipelines.serving.request_limits import RequestError
 from detloom.schemas.contracts.detections import OUTPUTS, SIGNATURE_ENCODED, SIGNATURE_INPUTS
 from detloom.schemas.contracts.version_names import parse_version
 from detloom.schemas.errors import InputError
-from detloom.trainer_module.export.predict import (
-    check_outputs,
-    check_signature,
-    find_saved_model,
-    has_pixel_boxes,
-    load_saved_model,
-    read_exported_label_map,
-    read_signatures,
-    reason_of_failed_call,
-)
+from detloom.trainer_module.inference.encoded_image import EncodedImage
+from detloom.trainer_module.inference.model_files import find_saved_model, read_exported_label_map
+from detloom.trainer_module.inference.runtime import FailedCallError, check_outputs
+from detloom.trainer_module.inference.saved_model_runtime import SavedModelRuntime, read_signatures
 
 _INPUT = SIGNATURE_INPUTS[SIGNATURE_ENCODED]
 _MAP_TYPE = "type.googleapis.com/tensorflow.serving.SignatureDefMap"
@@ -46,13 +39,12 @@ class ServedModel:
         """
         model_dir = find_saved_model(model).resolve()
         folder = str(model_dir)
-        check_signature(folder, SIGNATURE_ENCODED)
         number = parse_version(model_dir.name)
         self.name, self.version = name, 1 if number is None else number
+        self._runtime = SavedModelRuntime(folder)
         self.label_map = read_exported_label_map(folder)
-        self.has_pixel_boxes = has_pixel_boxes(folder)
         self._definitions = read_signatures(folder)
-        self._model, self._signature = load_saved_model(folder, SIGNATURE_ENCODED)  # kept: the model owns the variables
+        self.has_pixel_boxes = self._runtime.has_pixel_boxes
         self._lock = threading.Lock()
 
     def predict(self, body: bytes) -> dict[str, Any]:
@@ -93,16 +85,14 @@ class ServedModel:
 
     def _call(self, images: list[bytes]) -> dict[str, Any]:
         try:
-            tensors = self._signature(**{_INPUT: tf.constant(images)})
-            outputs = {name: value.numpy() for name, value in tensors.items() if value.dtype != tf.string}
+            outputs = self._runtime.call([EncodedImage(image) for image in images])
             check_outputs(outputs, OUTPUTS, {"B": len(images)})
             if not all(np.isfinite(value).all() for value in outputs.values()):
                 raise ValueError("the model returned values that are NaN or infinity")
             return format_predict_response(outputs)
-        except tf.errors.InvalidArgumentError as error:
-            raise RequestError(f"the model rejected the input ({reason_of_failed_call(error)}).") from None
-        except tf.errors.OpError as error:
-            message = f"the model failed ({reason_of_failed_call(error)})."
-            raise RequestError(message, HTTPStatus.INTERNAL_SERVER_ERROR) from None
+        except FailedCallError as error:
+            if error.is_refusal:
+                raise RequestError(f"the model rejected the input ({error}).") from None
+            raise RequestError(f"the model failed ({error}).", HTTPStatus.INTERNAL_SERVER_ERROR) from None
         except ValueError as error:
             raise RequestError(f"{error}.", HTTPStatus.INTERNAL_SERVER_ERROR) from None

@@ -1,1 +1,1 @@
-"""Export a trained detector (SavedModel, TensorFlow Lite, ONNX), and run what was exported."""
+"""Export a trained detector (SavedModel, TensorFlow Lite, ONNX)."""

@@ -2,7 +2,7 @@
 
 A file takes one image of the network's size, [1, H, W, 3] with colors of 0 to 255 (float32, or uint8 in the int8
 variant), and normalizes it. The contract inside the file describes how to fit an image to this size, and the outputs.
-`tflite_model.py` runs such files.
+`inference/tflite_runtime.py` runs such files.
 """
 
 import logging

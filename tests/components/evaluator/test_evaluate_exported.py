@@ -1,7 +1,5 @@
 """`evaluate` before and after inference, which most tests replace; test_component.py runs all of it."""
 
-from dataclasses import replace
-
 import apache_beam as beam
 import numpy as np
 import pytest
@@ -84,12 +82,12 @@ def test_a_baseline_with_unusable_outputs_is_not_compared(run, good_model_uri):
     assert evaluation.baseline is None
 
 
-def test_a_candidate_without_the_encoded_signature_is_not_timed_and_not_blessed(run, copy_model, tmp_path):
-    model_dir = copy_model(tmp_path / "half", without=(names.SIGNATURE_ENCODED,))
-    evaluation = run([make_record(candidate=1)], model_dir, gates=replace(QUICK, latency=LatencyGate(num_images=1)))
-    assert "'serving_encoded'" in evaluation.decision.reason
-    assert not evaluation.decision.blessed
-    assert evaluation.candidate_costs.latency is None
+def test_a_candidate_that_lacks_a_signature_is_not_blessed(run, copy_model, tmp_path):
+    decision = run(
+        [make_record(candidate=1)], copy_model(tmp_path / "half", without=(names.SIGNATURE_EXAMPLES,))
+    ).decision
+    assert "'serving_examples'" in decision.reason
+    assert not decision.blessed
 
 
 def test_a_model_that_could_not_be_converted_is_not_blessed(run, tmp_path):
@@ -137,11 +135,11 @@ def test_models_are_compared_on_the_classes_that_both_have(items, found, change,
 
 @pytest.mark.reliability("torn file", "evaluate")
 def test_a_baseline_that_cannot_be_compared_has_a_reason(copy_model, tmp_path):
-    half = copy_model(tmp_path / "half", without=(names.SIGNATURE_ENCODED, names.SIGNATURE_IMAGES))
+    half = copy_model(tmp_path / "half", without=(names.SIGNATURE_EXAMPLES, names.SIGNATURE_IMAGES))
     other = copy_model(tmp_path / "other", label_map=LabelMap.from_names(["rot"]))
     damaged = copy_model(tmp_path / "damaged")
     (damaged / "variables" / "variables.index").write_bytes(b"")
-    assert find_baseline_problem(half) is None  # the other signatures are only timed
+    assert find_baseline_problem(half) is None  # only the candidate needs the others
     assert "no class in common (id 1: rot before, red now" in find_baseline_problem(other)
     assert "damaged" in find_baseline_problem(damaged)
     assert "gone" in find_baseline_problem(tmp_path / "gone")

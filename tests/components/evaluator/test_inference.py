@@ -152,8 +152,8 @@ def test_a_split_without_files_or_examples_is_refused_with_its_path(run, tmp_pat
 
 
 def test_a_model_without_the_signature_is_refused_with_its_path(run, write_split, copy_model, five_examples, tmp_path):
-    model_dir = copy_model(tmp_path / "model", without=(names.SIGNATURE_EXAMPLES,))
-    with pytest.raises(InputError, match=r"model: .*'serving_examples'"):
+    model_dir = copy_model(tmp_path / "model", without=(names.SIGNATURE_ENCODED,))
+    with pytest.raises(InputError, match=r"model: .*'serving_encoded'"):
         run(write_split(tmp_path, five_examples), model_dir=model_dir)
 
 

@@ -1,4 +1,5 @@
 import io
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,7 +10,8 @@ from detloom.components.evaluator.latency import count_model_bytes, measure_late
 
 def test_models_alternate():
     order = []
-    models = {name: lambda batch, name=name: order.append((name, batch[0])) for name in ("new", "old")}
+    detect = {name: lambda images, name=name: order.append((name, images[0].encoded)) for name in ("new", "old")}
+    models = {name: SimpleNamespace(detect=each) for name, each in detect.items()}
     seconds = time_in_turn(models, [b"1", b"2"])
     assert order == [("new", b"1"), ("old", b"1"), ("old", b"2"), ("new", b"2")]
     assert [len(seconds[name]) for name in models] == [2, 2]

@@ -20,7 +20,7 @@ from detloom.schemas.presets.presets import find_preset
 from detloom.schemas.reading.typed_dict import to_canonical_json
 from detloom.trainer_module.detectors.families import build_detector
 from detloom.trainer_module.export.load_trained import load_trained
-from detloom.trainer_module.export.tflite_model import TfliteDetector
+from detloom.trainer_module.inference.tflite_runtime import TfliteRuntime
 from detloom.trainer_module.weights.own_checkpoint import write_weights
 
 run = functools.partial(detloom_command, "export")
@@ -51,7 +51,7 @@ def test_weights_are_exported_to_saved_model_and_tflite(trained, make_example, w
     assert result.output.splitlines()[-1] == f"Next: detloom serve {out}"
     assert (out / names.SERVING_FOLDER / names.SAVED_MODEL_FILE).is_file()
     assert sorted(path.name for path in (out / names.TFLITE_FOLDER).iterdir()) == ["float16.tflite", "int8.tflite"]
-    TfliteDetector(str(out / names.TFLITE_FOLDER / "float16.tflite"))
+    TfliteRuntime(str(out / names.TFLITE_FOLDER / "float16.tflite"))
     again, config = load_trained(out)
     for ours, theirs in zip(again.network.variables, trained[1].network.variables, strict=True):
         assert tf.reduce_all(ours.value == theirs.value)

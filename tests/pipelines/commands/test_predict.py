@@ -9,7 +9,7 @@ from PIL import Image
 
 from detloom.pipelines.predict import image_files, predict_files
 from detloom.schemas.errors import InputError
-from detloom.trainer_module.export import predict as predict_module
+from detloom.trainer_module.inference import saved_model_runtime
 
 RED_LINE = "red 0.900  left 40 top 10 right 60 bottom 20"
 GREEN_LINE = "green 0.800  left 0 top 30 right 20 bottom 40"
@@ -42,13 +42,13 @@ def photos(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def detector(tiny_model_dir):
-    return predict_module.load_exported_detector(tiny_model_dir)
+def runtime(tiny_model_dir):
+    return saved_model_runtime.SavedModelRuntime(str(tiny_model_dir))
 
 
 @pytest.fixture
-def predict(tiny_model_dir, detector, monkeypatch):
-    monkeypatch.setattr(predict_module, "load_exported_detector", {tiny_model_dir: detector}.__getitem__)
+def predict(tiny_model_dir, runtime, monkeypatch):
+    monkeypatch.setattr(saved_model_runtime, "SavedModelRuntime", {str(tiny_model_dir): runtime}.__getitem__)
 
     return functools.partial(detloom_command, "predict", "--model", tiny_model_dir)
 

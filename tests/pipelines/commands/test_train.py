@@ -8,8 +8,8 @@ from command_line import detloom_command
 
 from detloom.schemas.contracts.label_map import LabelMap, write_label_map
 from detloom.trainer_module import train_and_export as training
-from detloom.trainer_module.export.predict import find_saved_model
 from detloom.trainer_module.files.folder_lock import FolderBusyError
+from detloom.trainer_module.inference.model_files import find_saved_model
 from detloom.trainer_module.run_state.run_folder import hold_training_lock
 from detloom.trainer_module.runtime.preemption import Preempted
 from detloom.trainer_module.training import overfit_check as self_test

@@ -10,7 +10,7 @@ from detloom.pipelines.doctor.check_result import CheckResult, format_results
 from detloom.pipelines.local.console import NodeLog, format_next, format_table
 from detloom.pipelines.predict.predict_files import Counts
 from detloom.pipelines.validate_folder import format_checks
-from detloom.trainer_module.export.predict import Prediction
+from detloom.trainer_module.inference.prediction import Prediction
 
 ROOT = Path(detloom.__file__).parents[1]
 HOSTILE = "cat\x1b[2J\x9b2J\r\nfake\u202e"

@@ -21,8 +21,9 @@ from detloom.trainer_module.detectors.detector import Keypoints
 from detloom.trainer_module.detectors.families import build_detector
 from detloom.trainer_module.export import saved_model as export
 from detloom.trainer_module.export.fixed_size_model import check_fixed_size
-from detloom.trainer_module.export.predict import LoadedSignature
 from detloom.trainer_module.export.serving_contract import format_contract
+from detloom.trainer_module.inference.encoded_image import EncodedImage
+from detloom.trainer_module.inference.saved_model_runtime import SavedModelRuntime
 from detloom.trainer_module.weights.restore import find_trained, plan_restore
 from detloom.trainer_module.weights.variable_names import variables_by_path
 
@@ -91,12 +92,8 @@ def test_boxes_of_a_padded_model_are_in_pixels_of_the_image_in_every_signature(t
         np.testing.assert_array_equal(boxes.max(axis=1), [[0, 0, 40, 80]] * 3)
     contract = json.loads((tmp_path / "model/assets" / names.ASSET_CONTRACT).read_text())
     assert "pixels of the image" in contract["outputs"][names.BOXES]["is"]
-    for signature, batch in (
-        (names.SIGNATURE_ENCODED, encoded),
-        (names.SIGNATURE_EXAMPLES, [export._make_example(each) for each in encoded]),
-    ):
-        for rows in LoadedSignature(str(tmp_path / "model"), signature)(batch):  # always relative
-            np.testing.assert_allclose(rows[names.BOXES].max(axis=0), [0, 0, 1, 1], atol=1e-6)
+    for rows in SavedModelRuntime(str(tmp_path / "model")).detect(list(map(EncodedImage, encoded))):  # always relative
+        np.testing.assert_allclose(rows[names.BOXES].max(axis=0), [0, 0, 1, 1], atol=1e-6)
 
 
 def test_label_map_configuration_and_contract_are_in_the_assets(model_dir, tiny_config):

@@ -21,14 +21,16 @@ from detloom.schemas.errors import FieldError, InputError
 from detloom.schemas.model.export_and_quantization import Export
 from detloom.schemas.model.network import KeepAspectRatioResizer
 from detloom.schemas.presets.presets import find_preset
+from detloom.trainer_module.data.records import ExampleFeatures
 from detloom.trainer_module.detectors.families import family_of
 from detloom.trainer_module.export.fixed_size_model import FixedSizeModel
 from detloom.trainer_module.export.onnx_export import export_onnx
 from detloom.trainer_module.export.serving_contract import describe_network_input
 from detloom.trainer_module.export.tflite_export import export_tflite
 from detloom.trainer_module.export.tflite_metadata import read_packed_files
-from detloom.trainer_module.export.tflite_model import TfliteDetector
 from detloom.trainer_module.export.tflite_quantization import RangesError
+from detloom.trainer_module.inference.encoded_image import EncodedImage
+from detloom.trainer_module.inference.tflite_runtime import TfliteRuntime
 
 LABEL_MAP = LabelMap(((2, "cat"), (5, "guide\ndog")))
 COLUMNS = (names.BOXES, names.SCORES, names.CLASSES)
@@ -70,11 +72,16 @@ def exported(tiny_config, tmp_path_factory, make_spread_detector):
     return detector, folder
 
 
+def detect(path, examples):
+    """Return the detections of a TFLite file in the image of each serialized tf.Example."""
+    return TfliteRuntime(str(path)).detect([EncodedImage(ExampleFeatures(each).image_bytes) for each in examples])
+
+
 def test_float_files_equal_the_model_in_memory(exported, examples):
     detector, folder = exported
     for variant, tolerance in (("float32", 1e-3), ("float16", 0.02)):
-        lite = TfliteDetector(str(folder / f"{variant}.tflite"))
-        for serialized, found in zip(examples, map(columns_of, lite(examples)), strict=True):
+        rows = detect(folder / f"{variant}.tflite", examples)
+        for serialized, found in zip(examples, map(columns_of, rows), strict=True):
             assert share_found_again(detect_in_memory(detector, serialized), found, tolerance) >= 0.9
             assert set(found[2]) <= {2, 5}
 
@@ -93,7 +100,7 @@ def test_the_8_bit_file_takes_unchanged_colors_and_a_diverged_model_is_refused(
     assert details["dtype"] is np.uint8
     scale, zero_point = details["quantization"]
     assert (scale, zero_point) == (pytest.approx(1.0, abs=1e-4), 0)
-    boxes, scores, class_ids = columns_of(TfliteDetector(str(path))(examples)[0])
+    boxes, scores, class_ids = columns_of(detect(path, examples)[0])
     assert len(boxes) == len(scores) == len(class_ids) > 0
     assert path.stat().st_size < (folder / "float32.tflite").stat().st_size
 
@@ -142,9 +149,7 @@ def test_the_page_s_code_detects_what_detloom_does(exported, tiny_config, size_w
     for_tflite, for_onnx = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     namespace = {}
     exec(for_tflite, namespace)
-    example = tf.train.Example()
-    example.features.feature["image/encoded"].bytes_list.value.append(Path("photo.jpg").read_bytes())
-    (rows,) = TfliteDetector(str(lite / "float16.tflite"))([example.SerializeToString()])
+    (rows,) = TfliteRuntime(str(lite / "float16.tflite")).detect([EncodedImage(Path("photo.jpg").read_bytes())])
     expected = [rows[names.SCORES][0], *rows[names.BOXES][0]]
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == pytest.approx(len(rows[names.SCORES]), abs=1)
@@ -187,8 +192,7 @@ def test_raw_outputs_are_suppressed_like_those_of_the_saved_model(
     detector = make_spread_detector(config.model, LABEL_MAP)
     settings = Export(tflite=("float32",), tflite_outputs="raw")
     (path,) = export_tflite(detector, config, settings, [], tmp_path / "lite")
-    lite = TfliteDetector(str(path))
-    for serialized, found in zip(examples, map(columns_of, lite(examples)), strict=True):
+    for serialized, found in zip(examples, map(columns_of, detect(path, examples)), strict=True):
         assert share_found_again(detect_in_memory(detector, serialized), found) >= 0.9
 
 
@@ -200,7 +204,7 @@ def test_boxes_in_the_padding_are_left_out_like_in_the_saved_model(
     config = changed(tiny_config, {"model.image_resizer": resizer})
     detector = make_spread_detector(config.model, LABEL_MAP)
     (path,) = export_tflite(detector, config, Export(tflite=("float32",)), [], tmp_path / "lite")
-    for serialized, rows in zip(examples, TfliteDetector(str(path))(examples), strict=True):
+    for serialized, rows in zip(examples, detect(path, examples), strict=True):
         boxes, scores, class_ids = columns_of(rows)
         assert ((boxes[:, 2:] - boxes[:, :2]) > 0).all()
         expected = detect_in_memory(detector, serialized)
@@ -221,7 +225,7 @@ def test_compressed_or_damaged_packed_files_are_refused(exported, tmp_path):
     for number, data in enumerate((packed.getvalue(), deep.getvalue())):
         (tmp_path / f"{number}.tflite").write_bytes(data)
         with pytest.raises(InputError, match=rf"{number}.tflite: "):
-            TfliteDetector(str(tmp_path / f"{number}.tflite"))
+            TfliteRuntime(str(tmp_path / f"{number}.tflite"))
 
 
 def test_soft_suppression_gives_a_warning_and_a_conversion_that_fails_leaves_no_folder(
@@ -249,7 +253,7 @@ def test_center_net_is_converted_with_its_decoding(
     head = detector.network.get_layer("head_classes")
     head.kernel.assign(head.kernel / logits.std())  # so that no score is rounded to 1, where all are equal
     (path,) = export_tflite(detector, config, Export(tflite=("float32",), tflite_max_detections=20), [], tmp_path / "a")
-    found = columns_of(TfliteDetector(str(path))(examples[:1])[0])
+    found = columns_of(detect(path, examples[:1])[0])
     expected = detect_in_memory(detector, examples[0])
     # A square image has no padding. In padding the SavedModel does not look for peaks; the file does.
     assert len(found[0]) == len(expected[0]) == 20

@@ -8,11 +8,13 @@ from training_parts import small_efficientdet
 from detloom.schemas.contracts import detections as names
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.model.export_and_quantization import Export
+from detloom.trainer_module.data.records import ExampleFeatures
 from detloom.trainer_module.detectors.families import family_of
 from detloom.trainer_module.detectors.one_stage.network import normalize
 from detloom.trainer_module.export import onnx_export
 from detloom.trainer_module.export.tflite_export import export_tflite
-from detloom.trainer_module.export.tflite_model import TfliteDetector
+from detloom.trainer_module.inference.encoded_image import EncodedImage
+from detloom.trainer_module.inference.tflite_runtime import TfliteRuntime
 
 LABEL_MAP = LabelMap.from_names(["cat", "dog"])
 
@@ -68,7 +70,8 @@ def test_float16_and_8_bit_files_find_what_the_model_in_memory_finds(
     found = detector.detect(image[tf.newaxis], true_hw[tf.newaxis])
     expected = np.sort(found[names.SCORES][0, :10])[::-1]
     for variant, tolerance in (("float16", 0.01), ("int8", 0.1)):
-        scores = TfliteDetector(str(tmp_path / f"lite/{variant}.tflite"))(examples[:1])[0][names.SCORES]
+        lite = TfliteRuntime(str(tmp_path / f"lite/{variant}.tflite"))
+        scores = lite.detect([EncodedImage(ExampleFeatures(examples[0]).image_bytes)])[0][names.SCORES]
         np.testing.assert_allclose(np.sort(scores)[::-1], expected, atol=tolerance)
     interpreter = tf.lite.Interpreter(str(tmp_path / "lite/int8.tflite"))
     interpreter.allocate_tensors()

@@ -2,7 +2,7 @@
 
 import os
 
-from detloom.trainer_module.export import tflite_process
+from detloom.trainer_module.inference import tflite_process
 
 
 def test_a_process_that_is_forked_during_a_question_can_ask_its_own():

@@ -1,4 +1,4 @@
-"""Run a TensorFlow Lite detector (`tflite_export.py`) on the examples that the SavedModel is evaluated on."""
+"""Run a TensorFlow Lite detector (`tflite_export.py`) on images of any size."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,25 +8,24 @@ import numpy as np
 import tensorflow as tf
 
 from detloom.schemas.contracts import detections as names
-from detloom.schemas.contracts.arrays import Array
+from detloom.schemas.contracts.arrays import Array, Uint8Array
 from detloom.schemas.contracts.label_map import LabelMap, parse_label_map
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.config import TrainEvalConfig
 from detloom.schemas.reading.typed_dict import from_json
-from detloom.trainer_module.data.records import ExampleFeatures
 from detloom.trainer_module.detectors.detector import Family
 from detloom.trainer_module.detectors.families import family_of
-from detloom.trainer_module.drawing.draw import decode_image_rgb
 from detloom.trainer_module.export.fixed_size_model import fit_image
-from detloom.trainer_module.export.predict import Rows, check_outputs, split_rows
 from detloom.trainer_module.export.tflite_metadata import read_packed_files
-from detloom.trainer_module.export.tflite_process import TfliteModel
+from detloom.trainer_module.inference.encoded_image import EncodedImage
+from detloom.trainer_module.inference.runtime import Rows, check_outputs, split_rows
+from detloom.trainer_module.inference.tflite_process import TfliteModel
 
 _MAX_VALUES = 3 * 2**26  # of an input: 8192 x 8192 pixels
 
 
-class TfliteDetector:
-    """Function from serialized tf.Examples to a list of detections, as `LoadedSignature`.
+class TfliteRuntime:
+    """A loaded TFLite model.
 
     The model has the signature `serving_default` with one input, uint8 or float32 [1, H, W, 3] with pixel values of 0
     to 255, and the outputs of `schemas/contracts/detections.py`, suppressed or raw. Images are resized and padded to
@@ -64,16 +63,11 @@ class TfliteDetector:
             )
         self._run(np.zeros(shape, self._dtype))
 
-    def __call__(self, batch: Sequence[bytes]) -> list[Rows]:
-        """Detect objects in the image of each serialized tf.Example.
+    def detect(self, images: Sequence[EncodedImage]) -> list[Rows]:
+        """See `Runtime`."""
+        return [self._detect(image.rgb) for image in images]
 
-        Raises:
-            InputError: if an image cannot be decoded.
-        """
-        return [self._detect(serialized) for serialized in batch]
-
-    def _detect(self, serialized: bytes) -> Rows:
-        image_rgb = decode_image_rgb(ExampleFeatures(serialized).image_bytes, "the image")
+    def _detect(self, image_rgb: Uint8Array) -> Rows:
         if self._family is not None:
             pixels, true_hw = fit_image(image_rgb, self._family.preprocessing)
         else:

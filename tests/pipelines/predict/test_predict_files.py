@@ -1,0 +1,73 @@
+import io
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from detloom.pipelines.predict.predict_files import predict_in_batches
+from detloom.schemas.contracts import detections as names
+from detloom.schemas.contracts.label_map import LabelMap
+from detloom.schemas.errors import InputError
+from detloom.trainer_module.inference.runtime import FailedCallError
+
+CATS = LabelMap.from_names(["cat"])
+
+
+@dataclass
+class GivenImage:
+    """A gray PNG of `width` x 10 pixels; fails with `error` when it is read."""
+
+    width: int
+    error: str = ""
+    shown: str = "photo"
+
+    def read(self):
+        if self.error:
+            raise InputError(self.error)
+        file = io.BytesIO()
+        Image.new("L", (self.width, 10)).save(file, "PNG")
+        return file.getvalue(), 10 * self.width
+
+
+class WidthDetector:
+    """Returns one cat for each image, with the score 1 / width; refuses a batch with an image of 13 columns."""
+
+    def __init__(self):
+        self.batch_sizes = []
+
+    def detect(self, images):
+        self.batch_sizes.append(len(images))
+        widths = [image.image_hw[1] for image in images]
+        if 13 in widths:
+            raise FailedCallError("13 is unlucky", is_refusal=True)
+        return [
+            {names.BOXES: np.zeros((1, 4)), names.SCORES: np.array([1 / width]), names.CLASSES: np.array([1])}
+            for width in widths
+        ]
+
+
+def predict(runtime, images, batch_size=3):
+    return [found for _, found in predict_in_batches(runtime, CATS, images, batch_size)]
+
+
+def test_an_image_that_the_model_refuses_does_not_affect_the_others():
+    first, refused, last = predict(WidthDetector(), [GivenImage(10), GivenImage(13), GivenImage(20)])
+    assert str(refused) == "photo: the model cannot read the image (13 is unlucky)."
+    assert (first.scores.tolist(), last.scores.tolist()) == ([0.1], [0.05])
+    assert last.class_names == ("cat",)
+
+
+def test_an_image_that_cannot_be_read_keeps_its_place():
+    found = predict(WidthDetector(), [GivenImage(10), GivenImage(1, error="gone"), GivenImage(20)])
+    assert [str(each) if isinstance(each, InputError) else each.scores[0] for each in found] == [0.1, "gone", 0.05]
+
+
+@pytest.mark.parametrize("score", [np.nan, np.inf])
+def test_detections_that_are_not_finite_are_an_error_of_the_image(score):
+    class BrokenDetector(WidthDetector):
+        def detect(self, images):
+            return [{**rows, names.SCORES: np.array([score])} for rows in super().detect(images)]
+
+    (error,) = predict(BrokenDetector(), [GivenImage(10)])
+    assert "photo: the model returned detections that contain NaN" in str(error)

@@ -1,0 +1,1 @@
+"""Run exported models: one protocol, and a module for each runtime."""
