@@ -18,6 +18,7 @@ from PIL import Image
 from detloom.components.storage.storage import is_address
 from detloom.pipelines.predict.image_files import ImageFile, prepare_image
 from detloom.pipelines.predict.score_threshold import recommended_score
+from detloom.schemas.contracts.runtime_names import RuntimeName
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.strategy import Strategy, StrategyKind
 from detloom.schemas.reading.overrides import KeyPath, Located, nest, split_key
@@ -90,18 +91,22 @@ class LoadedDetector:
         return predictions if is_many else predictions[0]
 
 
-def load_detector(model: PathLike) -> LoadedDetector:
+def load_detector(model: PathLike, *, runtime: RuntimeName = "auto") -> LoadedDetector:
     """Load an exported model: its folder, a Model artifact of TFX, or the highest version in a folder of versions.
+
+    Args:
+        runtime: "tensorflow", "onnxruntime" or "openvino"; "auto" takes the fastest that the version has a file for
+            and that this machine can run, and logs which.
 
     Raises:
         InputError: with the folder and what is missing.
     """
+    from detloom.trainer_module.inference.choose_runtime import load_runtime
     from detloom.trainer_module.inference.model_files import find_saved_model, read_exported_label_map
-    from detloom.trainer_module.inference.saved_model_runtime import SavedModelRuntime
 
     model_dir = find_saved_model(_local(model))
     label_map = read_exported_label_map(str(model_dir))
-    return LoadedDetector(model_dir, label_map, SavedModelRuntime(str(model_dir)))
+    return LoadedDetector(model_dir, label_map, load_runtime(model_dir, runtime))
 
 
 def train(

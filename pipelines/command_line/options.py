@@ -11,6 +11,7 @@ from click.shell_completion import CompletionItem
 
 from detloom.components.storage.local_copy import local_folder
 from detloom.components.storage.storage import is_address
+from detloom.schemas.contracts.runtime_names import RUNTIME_NAMES
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.overrides import Located, read_setting
 from detloom.schemas.reading.redact import redact
@@ -148,6 +149,13 @@ def read_override_options(settings: Sequence[str]) -> list[Located]:
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 verbose_option = click.option("--verbose", is_flag=True, help="Show the log of TFX, Beam and TensorFlow too.")
+runtime_option = click.option(
+    "--runtime",
+    type=click.Choice(RUNTIME_NAMES),
+    default="auto",
+    show_default=True,
+    help="What runs the model: auto takes the fastest that the version has a file for and that is installed.",
+)
 workers_option = click.option(
     "--workers", "num_workers", type=click.IntRange(min=1), default=1, show_default=True, help="Processes."
 )

@@ -15,8 +15,10 @@ from detloom.pipelines.command_line.options import (
     NumberRange,
     complete_file,
     copied_model,
+    runtime_option,
 )
 from detloom.pipelines.predict.score_threshold import OPTION_HELP, choose_min_score
+from detloom.schemas.contracts.runtime_names import RuntimeName
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import escape, redact
 
@@ -59,6 +61,7 @@ from detloom.schemas.reading.redact import escape, redact
     type=NumberRange(0, 1),
     help=f"Minimum score. {OPTION_HELP} --json contains all detections without this option, for evaluation.",
 )
+@runtime_option
 @click.option("--batch-size", type=click.IntRange(1, 256), default=8, show_default=True, help="Images per batch.")
 @click.option(
     "--strict", is_flag=True, help="Exit with code 1 if any image cannot be read. Default: only if none can be read."
@@ -72,6 +75,7 @@ def predict(
     yolo: Path | None,
     ground_truth: Path | None,
     min_score: float | None,
+    runtime: RuntimeName,
     batch_size: int,
     strict: bool,
 ) -> None:
@@ -83,8 +87,8 @@ def predict(
     from detloom.pipelines.local.console import format_next, show_log
     from detloom.pipelines.predict import image_files, predict_files
     from detloom.pipelines.predict.label_files import CsvOutput, YoloOutput
+    from detloom.trainer_module.inference.choose_runtime import load_runtime
     from detloom.trainer_module.inference.model_files import find_saved_model, read_exported_label_map
-    from detloom.trainer_module.inference.saved_model_runtime import SavedModelRuntime
 
     if ground_truth is not None and json_file is None:
         raise InputError("detloom predict: --ground-truth needs --json.")
@@ -96,7 +100,8 @@ def predict(
         output /= images[0].name
     model_dir = find_saved_model(copied_model(model))
     label_map = read_exported_label_map(str(model_dir))
-    runtime = SavedModelRuntime(str(model_dir))
+    show_log()
+    loaded = load_runtime(model_dir, runtime)
     shown_score = choose_min_score(min_score, model_dir)
     results: list[predict_files.ResultFile] = []
     stored_score = min_score or 0.0
@@ -118,10 +123,9 @@ def predict(
         min_score=shown_score,
         print_line=click.echo if has_lines else None,
     )
-    show_log()
     # On a terminal, a progress bar between scrolling lines would flicker.
     has_progress = not is_one and not (has_lines and sys.stdout.isatty())
-    counts = predict_files.predict_files(runtime, label_map, images, outputs, batch_size, has_progress=has_progress)
+    counts = predict_files.predict_files(loaded, label_map, images, outputs, batch_size, has_progress=has_progress)
     if other := image_files.find_other_images(what):
         named = ", ".join(map(escape, other[:3])) + (", ..." if len(other) > 3 else "")
         click.echo(f"skipped: {len(other)} images that are neither JPEG nor PNG ({named}); convert them.", err=True)

@@ -8,9 +8,10 @@ from pathlib import Path
 import click
 
 from detloom.pipelines.command_line.command import command
-from detloom.pipelines.command_line.options import STORED_FOLDER, NumberRange, copied_model
+from detloom.pipelines.command_line.options import STORED_FOLDER, NumberRange, copied_model, runtime_option
 from detloom.pipelines.predict.score_threshold import OPTION_HELP, choose_min_score
 from detloom.pipelines.serving.request_limits import DEFAULT_MAX_REQUEST_MB
+from detloom.schemas.contracts.runtime_names import RuntimeName
 from detloom.schemas.errors import InputError
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -36,8 +37,17 @@ _LAST_CALLS_SECONDS = 10.0  # to answer the requests that were accepted, and the
     show_default=True,
     help="Longer requests are refused.",
 )
+@runtime_option
 @click.option("--min-score", type=NumberRange(0, 1), help=f"Initial score threshold on the page. {OPTION_HELP}")
-def serve(model: Path | str, host: str, port: int, name: str, max_request_mb: float, min_score: float | None) -> None:
+def serve(
+    model: Path | str,
+    host: str,
+    port: int,
+    name: str,
+    max_request_mb: float,
+    runtime: RuntimeName,
+    min_score: float | None,
+) -> None:
     """Serve a model for manual tests.
 
     A web page accepts an image by drag and drop, and URLs accept requests of TensorFlow Serving's REST API. MODEL is an
@@ -55,7 +65,7 @@ def serve(model: Path | str, host: str, port: int, name: str, max_request_mb: fl
         raise InputError(f"--name: got {name!r}, allowed: a letter or digit, then up to 63 of them and of '._-'.")
     show_log()
     folder = copied_model(model)
-    served = ServedModel(folder, name)
+    served = ServedModel(folder, name, runtime)
     max_request_bytes = round(max_request_mb * 2**20)
     page = format_page(served, choose_min_score(min_score, find_saved_model(folder)))
     try:

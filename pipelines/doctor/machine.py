@@ -8,6 +8,7 @@ from pathlib import Path
 
 from detloom.pipelines.doctor.check_result import CheckResult, run_probe
 from detloom.schemas.reading.redact import redact
+from detloom.trainer_module.runtime.host_devices import has_nvidia_gpu
 from detloom.trainer_module.runtime.host_memory import cgroup_limit_bytes, format_bytes, usable_bytes
 
 _MIN_DISK_BYTES = 5e9  # the environment is 3.2 GB, a run on a small data set writes less than 1 GB
@@ -28,7 +29,7 @@ def check_tensorflow() -> Iterator[CheckResult]:
     gpus = [device for device in devices if device.startswith("GPU")]
     if gpus:
         yield CheckResult(name="GPU", status="ok", detail=f"TensorFlow sees {', '.join(gpus)}")
-    elif not _has_nvidia_gpu():
+    elif not has_nvidia_gpu():
         yield CheckResult(name="GPU", status="ok", detail="this machine has none; training uses the CPU")
     else:
         yield CheckResult(
@@ -43,10 +44,6 @@ def check_tensorflow() -> Iterator[CheckResult]:
 def check_tfx() -> Iterator[CheckResult]:
     """Check that TFX imports."""
     yield CheckResult(name="TFX", status="ok", detail=run_probe(_TFX_PROBE)["version"])
-
-
-def _has_nvidia_gpu() -> bool:
-    return any(Path("/dev").glob("nvidia[0-9]*")) or Path("/usr/lib/wsl/lib/libcuda.so.1").exists()
 
 
 def check_memory() -> Iterator[CheckResult]:

@@ -244,10 +244,16 @@ def _predict_batch(
 
 
 def _detect(runtime: Runtime, images: Sequence[EncodedImage]) -> list[Rows | FailedCallError]:
-    """Return the detections of each image, or the error of the model; a batch that fails is divided into images."""
+    """Return the detections of each image, or the model's refusal; a batch that fails is divided into images.
+
+    Raises:
+        InputError: the model fails, not because of an image.
+    """
     try:
         return list(runtime.detect(images)) if images else []
     except FailedCallError as error:
+        if len(images) == 1 and not error.is_refusal:
+            raise InputError(f"{images[0].name}: the model failed ({error}).") from None
         if len(images) == 1:
             return [error]
         return [rows for image in images for rows in _detect(runtime, [image])]

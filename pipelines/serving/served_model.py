@@ -11,13 +11,14 @@ from google.protobuf.json_format import MessageToDict
 from detloom.pipelines.predict.image_limits import check_images
 from detloom.pipelines.serving.predict_request import format_predict_response, parse_predict_request
 from detloom.pipelines.serving.request_limits import RequestError
-from detloom.schemas.contracts.detections import OUTPUTS, SIGNATURE_ENCODED, SIGNATURE_INPUTS
+from detloom.schemas.contracts.detections import SIGNATURE_ENCODED, SIGNATURE_INPUTS
+from detloom.schemas.contracts.runtime_names import RuntimeName
 from detloom.schemas.contracts.version_names import parse_version
 from detloom.schemas.errors import InputError
+from detloom.trainer_module.inference.choose_runtime import load_runtime
 from detloom.trainer_module.inference.encoded_image import EncodedImage
 from detloom.trainer_module.inference.model_files import find_saved_model, read_exported_label_map
-from detloom.trainer_module.inference.runtime import FailedCallError, check_outputs
-from detloom.trainer_module.inference.saved_model_runtime import SavedModelRuntime, read_signatures
+from detloom.trainer_module.inference.runtime import FailedCallError
 
 _INPUT = SIGNATURE_INPUTS[SIGNATURE_ENCODED]
 _MAP_TYPE = "type.googleapis.com/tensorflow.serving.SignatureDefMap"
@@ -31,19 +32,13 @@ class ServedModel:
         has_pixel_boxes: True if its boxes are in pixels, False if they are relative to the image size.
     """
 
-    def __init__(self, model: Path, name: str) -> None:
-        """Load the SavedModel that `find_saved_model` finds.
-
-        Raises:
-            InputError: it cannot be loaded, or does not accept encoded images.
-        """
+    def __init__(self, model: Path, name: str, runtime: RuntimeName = "auto") -> None:
+        """Load the model that `find_saved_model` finds; see `load_runtime` for `runtime` and errors."""
         model_dir = find_saved_model(model).resolve()
-        folder = str(model_dir)
         number = parse_version(model_dir.name)
         self.name, self.version = name, 1 if number is None else number
-        self._runtime = SavedModelRuntime(folder)
-        self.label_map = read_exported_label_map(folder)
-        self._definitions = read_signatures(folder)
+        self._runtime = load_runtime(model_dir, runtime)
+        self.label_map = read_exported_label_map(str(model_dir))
         self.has_pixel_boxes = self._runtime.has_pixel_boxes
         self._lock = threading.Lock()
 
@@ -73,10 +68,21 @@ class ServedModel:
         return {"model_version_status": [{"version": str(self.version), "state": "AVAILABLE", "status": status}]}
 
     def metadata(self) -> dict[str, Any]:
-        """Return a `GetModelMetadataResponse`."""
+        """Return a `GetModelMetadataResponse`. It is read from the SavedModel, for which TensorFlow is imported.
+
+        Raises:
+            RequestError: the file was removed.
+        """
+        from detloom.trainer_module.inference.saved_model_runtime import read_signatures
+
+        try:
+            definitions = read_signatures(self._runtime.model_dir)
+        except InputError:
+            message = "the files of this version were removed."
+            raise RequestError(message, HTTPStatus.INTERNAL_SERVER_ERROR) from None
         signatures = {
             name: MessageToDict(definition, preserving_proto_field_name=True)
-            for name, definition in sorted(self._definitions.items())
+            for name, definition in sorted(definitions.items())
         }
         return {
             "model_spec": {"name": self.name, "signature_name": "", "version": str(self.version)},
@@ -85,8 +91,7 @@ class ServedModel:
 
     def _call(self, images: list[bytes]) -> dict[str, Any]:
         try:
-            outputs = self._runtime.call([EncodedImage(image) for image in images])
-            check_outputs(outputs, OUTPUTS, {"B": len(images)})
+            outputs = self._runtime.call([EncodedImage(image, f"{_INPUT}[{i}]") for i, image in enumerate(images)])
             if not all(np.isfinite(value).all() for value in outputs.values()):
                 raise ValueError("the model returned values that are NaN or infinity")
             return format_predict_response(outputs)
@@ -94,5 +99,7 @@ class ServedModel:
             if error.is_refusal:
                 raise RequestError(f"the model rejected the input ({error}).") from None
             raise RequestError(f"the model failed ({error}).", HTTPStatus.INTERNAL_SERVER_ERROR) from None
+        except InputError as error:  # an image that the runtime gets decoded
+            raise RequestError(str(error)) from None
         except ValueError as error:
             raise RequestError(f"{error}.", HTTPStatus.INTERNAL_SERVER_ERROR) from None

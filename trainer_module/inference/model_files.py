@@ -10,6 +10,8 @@ from detloom.schemas.contracts.version_names import parse_versions
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.detectors.detector import Keypoints
 
+_MAX_BYTES = 1 << 26  # of label map, configuration and contract
+
 
 def find_saved_model(model_dir: Path) -> Path:
     """Return the folder of `saved_model.pb`: `model_dir`, its `Format-Serving`, or its highest complete version."""
@@ -30,7 +32,7 @@ def read_exported_label_map(model_dir: str) -> LabelMap:
     """
     path = f"{model_dir}/assets/{names.ASSET_LABEL_MAP}"
     try:
-        text = _read_file(path).decode("utf-8")
+        text = read_file(path).decode("utf-8")
     except (OSError, UnicodeDecodeError):
         raise InputError(f"{path}: the model's label map cannot be read; is this an exported detector?") from None
     return parse_label_map(text, where=path)
@@ -39,7 +41,7 @@ def read_exported_label_map(model_dir: str) -> LabelMap:
 def read_unknown_classes(model_dir: str) -> Literal["refuse", "drop"]:
     """Return `train_input.unknown_classes` of the model's configuration; "refuse" if it has none."""
     try:
-        config = json.loads(_read_file(f"{model_dir}/assets/{names.ASSET_CONFIG}"))
+        config = json.loads(read_file(f"{model_dir}/assets/{names.ASSET_CONFIG}"))
         is_dropped = config["train_input"]["unknown_classes"] == "drop"
     except (OSError, ValueError, KeyError, TypeError):
         return "refuse"
@@ -73,7 +75,7 @@ def _read_contract(model_dir: str) -> dict[str, Any]:
     """Read the contract in the assets of the SavedModel; {} for models that have none."""
     path = f"{model_dir}/assets/{names.ASSET_CONTRACT}"
     try:
-        contract = json.loads(_read_file(path))
+        contract = json.loads(read_file(path))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError):
@@ -83,15 +85,27 @@ def _read_contract(model_dir: str) -> dict[str, Any]:
     return contract
 
 
-def _read_file(path: str) -> bytes:
-    """Return the content of a local file, or of one at an address; OSError if it cannot be read."""
+def read_file(path: str, max_bytes: int = _MAX_BYTES) -> bytes:
+    """Return the content of a local file, or of one at an address.
+
+    Raises:
+        OSError: it cannot be read, or has more than `max_bytes`.
+    """
+    content = _read_start(path, max_bytes + 1)
+    if len(content) > max_bytes:
+        raise OSError(f"it has more than {max_bytes} bytes")
+    return content
+
+
+def _read_start(path: str, num_bytes: int) -> bytes:
     if "://" not in path:
-        return Path(path).read_bytes()
+        with open(path, "rb") as local:
+            return local.read(num_bytes)
     import tensorflow as tf
 
     try:
         with tf.io.gfile.GFile(path, "rb") as file:
-            content: bytes = file.read()
+            content: bytes = file.read(num_bytes)
     except tf.errors.NotFoundError as error:
         raise FileNotFoundError(error.message) from None
     except tf.errors.OpError as error:

@@ -50,17 +50,20 @@ class ContractRuntime(ABC):
 
     @abstractmethod
     def call(self, images: Sequence[EncodedImage]) -> dict[str, npt.NDArray[Any]]:
-        """Return the outputs for a batch, as in `schemas/contracts/detections.py`: padded, and not checked.
+        """Return the outputs for a batch, as in `schemas/contracts/detections.py`: padded, in the contract's units.
 
         Raises:
             FailedCallError: with the reason.
+            InputError: an image cannot be decoded.
+            ValueError: see `check_outputs`.
         """
 
     def detect(self, images: Sequence[EncodedImage]) -> list[Rows]:
         """See `Runtime`."""
-        outputs = self.call(images)
         try:
-            check_outputs(outputs, names.OUTPUTS, {"B": len(images)})
+            outputs = self.call(images)
+        except InputError:
+            raise
         except ValueError as error:
             raise InputError(f"{self.model_dir}: {error}; export the model again.") from None
         if self.has_pixel_boxes:

@@ -11,7 +11,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 from detloom.schemas.contracts import detections as names
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.inference.encoded_image import EncodedImage
-from detloom.trainer_module.inference.runtime import ContractRuntime, FailedCallError
+from detloom.trainer_module.inference.runtime import ContractRuntime, FailedCallError, check_outputs
 from detloom.trainer_module.weights.checkpoint_index import check_index
 
 _NUMBERS = (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)  # types that an output may have
@@ -34,7 +34,9 @@ class SavedModelRuntime(ContractRuntime):
         except tf.errors.OpError as error:
             is_refusal = isinstance(error, tf.errors.InvalidArgumentError)
             raise FailedCallError(_reason_of_failed_call(error), is_refusal=is_refusal) from None
-        return {name: tensors[name].numpy() for name in names.OUTPUTS if name in tensors}
+        outputs = {name: tensors[name].numpy() for name in names.OUTPUTS if name in tensors}
+        check_outputs(outputs, names.OUTPUTS, {"B": len(images)})
+        return outputs
 
 
 def _load(model_dir: str) -> tuple[Any, Callable[..., Any]]:

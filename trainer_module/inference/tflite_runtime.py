@@ -18,8 +18,8 @@ from detloom.trainer_module.detectors.families import family_of
 from detloom.trainer_module.export.fixed_size_model import fit_image
 from detloom.trainer_module.export.tflite_metadata import read_packed_files
 from detloom.trainer_module.inference.encoded_image import EncodedImage
+from detloom.trainer_module.inference.model_process import ModelInProcess
 from detloom.trainer_module.inference.runtime import Rows, check_outputs, split_rows
-from detloom.trainer_module.inference.tflite_process import TfliteModel
 
 _MAX_VALUES = 3 * 2**26  # of an input: 8192 x 8192 pixels
 
@@ -42,12 +42,13 @@ class TfliteRuntime:
         try:
             with tf.io.gfile.GFile(path, "rb") as file:
                 model_bytes = file.read()
-            self._model = TfliteModel(model_bytes)
+            self._model = ModelInProcess("tflite", model_bytes)
         except (RuntimeError, tf.errors.OpError) as error:
             raise InputError(f"{path}: not a TFLite model ({str(error).splitlines()[0][:200]}).") from None
-        self._outputs = _check_signature(path, self._model.signatures)
-        (self._input,) = self._model.signatures[names.SIGNATURE_IMAGES]["inputs"]
-        shape, self._dtype = self._model.inputs[self._input]
+        signatures, inputs = self._model.description
+        self._outputs = _check_signature(path, signatures)
+        (self._input,) = signatures[names.SIGNATURE_IMAGES]["inputs"]
+        shape, self._dtype = inputs[self._input]
         is_image = len(shape) == 4 and shape[0] == 1 and shape[3] == 3 and math.prod(shape) <= _MAX_VALUES
         if not is_image or self._dtype not in (np.uint8, np.float32):
             raise InputError(

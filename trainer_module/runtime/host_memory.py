@@ -5,10 +5,7 @@ from pathlib import Path
 import psutil
 
 _UNLIMITED_BYTES = 2**60  # cgroup v1 writes about 2**63 for "no limit"
-_CGROUP_FOLDERS = {  # the controllers column of /proc/self/cgroup is empty for version 2
-    True: (("sys/fs/cgroup", "sys/fs/cgroup/unified"), "memory.max"),
-    False: (("sys/fs/cgroup/memory",), "memory.limit_in_bytes"),
-}
+_MOUNTS_OF_VERSION_2 = ("sys/fs/cgroup", "sys/fs/cgroup/unified")
 
 
 def process_bytes() -> int:
@@ -25,21 +22,27 @@ def usable_bytes() -> int:
 
 def cgroup_limit_bytes(root: Path = Path("/")) -> int | None:
     """Return the lowest memory limit of the process's cgroups (versions 1 and 2); None without a limit."""
+    files = ("memory.max", "memory.limit_in_bytes")  # of version 2 and 1
+    limits = [_read_limit(folder / file) for folder in cgroup_folders("memory", root) for file in files]
+    return min((limit for limit in limits if limit is not None and limit < _UNLIMITED_BYTES), default=None)
+
+
+def cgroup_folders(controller: str, root: Path = Path("/")) -> list[Path]:
+    """Return the folders of the process's cgroups (versions 1 and 2) and of those above them; they need not exist."""
     try:
         lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:
-        return None
-    limits = []
+        return []
+    folders: list[Path] = []
     for line in lines:
         _, controllers, path = line.split(":", 2)
-        if controllers and "memory" not in controllers.split(","):
+        if controllers and controller not in controllers.split(","):
             continue
-        mounts, file_name = _CGROUP_FOLDERS[not controllers]
-        for mount in mounts:
+        for mount in (f"sys/fs/cgroup/{controller}",) if controllers else _MOUNTS_OF_VERSION_2:
             top = root / mount
             group = top / path.lstrip("/")  # inside a container it may be missing; then only the top exists
-            limits += [_read_limit(folder / file_name) for folder in (group, *group.parents) if folder >= top]
-    return min((limit for limit in limits if limit is not None and limit < _UNLIMITED_BYTES), default=None)
+            folders += [folder for folder in (group, *group.parents) if folder >= top]
+    return folders
 
 
 def _read_limit(file: Path) -> int | None:

@@ -1,6 +1,9 @@
 import functools
 import json
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,8 +12,9 @@ from PIL import Image
 
 from detloom.pipelines.predict import image_files, predict_files
 from detloom.schemas.errors import InputError
-from detloom.trainer_module.inference import saved_model_runtime
+from detloom.trainer_module.inference import choose_runtime
 
+ROOT = Path(__file__).parents[3]
 RED_LINE = "red 0.900  left 40 top 10 right 60 bottom 20"
 GREEN_LINE = "green 0.800  left 0 top 30 right 20 bottom 40"
 
@@ -43,12 +47,12 @@ def photos(tmp_path):
 
 @pytest.fixture(scope="module")
 def runtime(tiny_model_dir):
-    return saved_model_runtime.SavedModelRuntime(str(tiny_model_dir))
+    return choose_runtime.load_runtime(tiny_model_dir)
 
 
 @pytest.fixture
 def predict(tiny_model_dir, runtime, monkeypatch):
-    monkeypatch.setattr(saved_model_runtime, "SavedModelRuntime", {str(tiny_model_dir): runtime}.__getitem__)
+    monkeypatch.setattr(choose_runtime, "load_runtime", lambda *_: runtime)
 
     return functools.partial(detloom_command, "predict", "--model", tiny_model_dir)
 
@@ -302,3 +306,22 @@ def test_a_link_given_directly_is_followed(tmp_path):
     (tmp_path / "link.png").symlink_to(write_image(tmp_path / "elsewhere" / "x.png"))
     (image,) = image_files.find_images([str(tmp_path / "link.png")])
     assert image.read()[1] == 3200
+
+
+@pytest.mark.parametrize("runtime", ["onnxruntime", "openvino"])
+def test_another_runtime_detects_without_tensorflow(runtime, tiny_model_dir, tmp_path):
+    for package in ("onnx", runtime):
+        pytest.importorskip(package, reason=f"pip install {package}")
+    from tiny_onnx import write_tiny_onnx
+
+    model = shutil.copytree(tiny_model_dir, tmp_path / "1")
+    write_tiny_onnx(model)
+    Image.new("RGB", (100, 50), (255, 255, 255)).save(tmp_path / "a.png")  # a score of 1
+    code = (
+        "import atexit, sys; atexit.register(lambda: print('tensorflow' in sys.modules))\n"
+        "from detloom.pipelines.cli import main; main()"
+    )
+    command = [sys.executable, "-c", code, "predict", tmp_path / "a.png", "--model", tmp_path, "--runtime", runtime]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    # ymin 0.1, xmin 0.2, ymax 0.3, xmax 0.4 of 50 x 100 pixels
+    assert done.stdout.splitlines() == ["red 1.000  left 20 top 5 right 40 bottom 15", "False"]

@@ -21,7 +21,7 @@ def only(results):
     ],
 )
 def test_a_gpu_that_tensorflow_does_not_see_is_a_warning(monkeypatch, has_gpu, devices, expected):
-    monkeypatch.setattr(machine, "_has_nvidia_gpu", lambda: has_gpu)
+    monkeypatch.setattr(machine, "has_nvidia_gpu", lambda: has_gpu)
     monkeypatch.setattr(machine, "run_probe", lambda code: {"version": "2.16.2", "devices": devices})
     tensorflow, gpu = check_tensorflow()
     assert (tensorflow.status, tensorflow.detail) == ("ok", f"2.16.2, devices {', '.join(devices)}")

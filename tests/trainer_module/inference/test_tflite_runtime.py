@@ -9,7 +9,7 @@ import tiny_detector
 from detloom.schemas.contracts import detections as names
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.data.records import ExampleFeatures
-from detloom.trainer_module.inference import tflite_process
+from detloom.trainer_module.inference import model_process
 from detloom.trainer_module.inference.encoded_image import EncodedImage
 from detloom.trainer_module.inference.tflite_runtime import TfliteRuntime
 
@@ -40,7 +40,7 @@ def test_other_files_are_refused_by_name(tmp_path):
 def test_a_model_that_blocks_its_process_is_an_error_and_the_next_call_starts_it_again(make_example, tmp_path):
     image = EncodedImage(ExampleFeatures(make_example([RED], image_hw=(60, 80), class_ids=[1])).image_bytes)
     detector = TfliteRuntime(str(tiny_detector.write_tiny_tflite(tmp_path / "a.tflite")))
-    tflite_process._process_of(os.getpid())._process.send_signal(signal.SIGALRM)  # as after the time limit
+    model_process._process_of(os.getpid())._process.send_signal(signal.SIGALRM)  # as after the time limit
     with pytest.raises(InputError, match=r"a\.tflite: cannot be run \(.*within 180 s"):
         detector.detect([image])
     assert len(detector.detect([image])[0][names.BOXES]) == 1

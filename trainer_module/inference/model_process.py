@@ -1,24 +1,33 @@
-"""Run TensorFlow Lite models in a process of their own: a damaged file can end or block the process that runs it."""
+"""Run models of files that are not trusted in a process of their own, with limits on time and memory.
 
+A damaged or hostile file can end or block the process that runs it, or use all memory.
+"""
+
+import contextlib
 import functools
 import hashlib
 import multiprocessing
 import os
+import resource
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Mapping
 from multiprocessing.connection import Connection
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal, Protocol
 
-from detloom.schemas.contracts import detections as names
 from detloom.schemas.contracts.arrays import Array
+from detloom.trainer_module.runtime.host_memory import usable_bytes
 
-# To import TensorFlow, which takes a minute on a busy machine, and for an image: presets need seconds.
+# To import TensorFlow, which takes a minute on a busy machine, and for a batch: presets need seconds.
 _MAX_SECONDS = 180
 _Arrays = Mapping[str, Array]
 _LOCK = threading.Lock()
+
+Engine = Literal["tflite", "onnxruntime", "openvino"]
+"""What runs a model in the process."""
 
 
 def _renew_lock() -> None:
@@ -30,33 +39,46 @@ def _renew_lock() -> None:
 os.register_at_fork(after_in_child=_renew_lock)
 
 
-class TfliteModel:
+class Session(Protocol):
+    """A model in the process; `description` is what it says of its inputs and outputs."""
+
+    description: Any
+
+    def run(self, inputs: _Arrays) -> dict[str, Array]: ...
+
+
+class ModelInProcess:
     """A loaded model; the process is started again after it was ended, and loads the model again.
 
     Attributes:
-        signatures: names of the inputs and outputs by signature.
-        inputs: shape and type of each input of `serving_default`; empty if the model lacks it.
+        description: that of the engine's `Session`.
     """
 
-    def __init__(self, content: bytes) -> None:
+    def __init__(self, engine: Engine, content: bytes) -> None:
         """Load a model.
 
         Raises:
             RuntimeError: with the reason, if it cannot be loaded.
         """
-        self._content, self._key = content, hashlib.sha256(content).hexdigest()
-        self.signatures, self.inputs = self.run(None)
+        self._engine, self._content = engine, content
+        self._key = f"{engine} {hashlib.sha256(content).hexdigest()}"
+        self.description = self._ask(None)
 
-    def run(self, inputs: _Arrays | None) -> Any:
-        """Call `serving_default`; without inputs, return `signatures` and `inputs`.
+    def run(self, inputs: _Arrays) -> dict[str, Array]:
+        """Return the outputs for a batch.
 
         Raises:
             RuntimeError: with the reason, if the call fails, ends its process or takes too long.
         """
+        outputs: dict[str, Array] = self._ask(inputs)
+        return outputs
+
+    def _ask(self, inputs: _Arrays | None) -> Any:
         with _LOCK:
             process = _process_of(os.getpid())  # a forked process has its own
             try:
-                process.connection.send((self._key, None if self._key in process.loaded else self._content, inputs))
+                content = None if self._key in process.loaded else self._content
+                process.connection.send((self._engine, self._key, content, inputs))
                 answer = process.connection.recv()
             except (EOFError, OSError):
                 raise RuntimeError(process.end()) from None
@@ -103,34 +125,45 @@ def _process_of(pid: int) -> _Process:
 def answer(handle: int) -> None:
     """Answer questions until the other process closes its end of the pipe. The alarm ends a model that never ends."""
     connection: Connection[Any, Any] = Connection(handle)
-    runners: dict[str, Any] = {}
+    sessions: dict[str, Session] = {}
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _limit_memory()
     while True:
         signal.alarm(0)
         try:
-            key, content, inputs = connection.recv()
+            engine, key, content, inputs = connection.recv()
         except EOFError:
             return
         signal.alarm(_MAX_SECONDS)
         try:
-            connection.send(_answer_one(runners, key, content, inputs))
-        except (ValueError, RuntimeError, MemoryError) as error:
+            if content is not None:
+                sessions[key] = _load(engine, content)
+            if key not in sessions:
+                raise ValueError("it could not be loaded")
+            connection.send(sessions[key].description if inputs is None else sessions[key].run(inputs))
+        except Exception as error:  # engines raise errors of many types
             connection.send(str(error) or type(error).__name__)
 
 
-def _answer_one(runners: dict[str, Any], key: str, content: bytes | None, inputs: _Arrays | None) -> Any:
-    import tensorflow as tf  # late: the time limit covers it
+def _limit_memory() -> None:
+    """Let a model that needs too much memory fail, and let the kernel end this process before all others."""
+    resource.setrlimit(resource.RLIMIT_DATA, (usable_bytes(), resource.RLIM_INFINITY))
+    with contextlib.suppress(OSError):  # a sandbox may forbid it
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
 
-    if content is not None:
-        interpreter = tf.lite.Interpreter(model_content=content, num_threads=1)
-        signatures = interpreter.get_signature_list()
-        has_images = names.SIGNATURE_IMAGES in signatures
-        runner = interpreter.get_signature_runner(names.SIGNATURE_IMAGES) if has_images else None
-        runners[key] = (interpreter, signatures, runner)  # the runner does not own the interpreter
-    if key not in runners:
-        raise ValueError("it could not be loaded")
-    _, signatures, runner = runners[key]
-    if inputs is not None:
-        return runner(**inputs)
-    details = runner.get_input_details() if runner is not None else {}
-    return signatures, {name: (each["shape"].tolist(), each["dtype"]) for name, each in details.items()}
+
+def _load(engine: Engine, content: bytes) -> Session:
+    """Load a model. The imports are late, so that the time limit covers them."""
+    match engine:
+        case "tflite":
+            from detloom.trainer_module.inference.tflite_session import TfliteSession
+
+            return TfliteSession(content)
+        case "onnxruntime":
+            from detloom.trainer_module.inference.onnx_sessions import OnnxRuntimeSession
+
+            return OnnxRuntimeSession(content)
+        case "openvino":
+            from detloom.trainer_module.inference.onnx_sessions import OpenVinoSession
+
+            return OpenVinoSession(content)

@@ -1,0 +1,111 @@
+import io
+import os
+import signal
+
+import numpy as np
+import pytest
+from PIL import Image
+
+onnx = pytest.importorskip("onnx", reason="pip install '.[onnx]'")
+
+import tiny_onnx  # noqa: E402 - needs onnx
+
+from detloom.schemas.contracts import detections as names  # noqa: E402
+from detloom.schemas.errors import InputError  # noqa: E402
+from detloom.trainer_module.inference import model_process  # noqa: E402
+from detloom.trainer_module.inference.encoded_image import EncodedImage  # noqa: E402
+from detloom.trainer_module.inference.onnx_file_runtime import OnnxFileRuntime  # noqa: E402
+from detloom.trainer_module.inference.runtime import FailedCallError  # noqa: E402
+
+
+@pytest.fixture(params=["onnxruntime", "openvino"])
+def engine(request):
+    pytest.importorskip(request.param, reason=f"pip install {request.param}")
+    return request.param
+
+
+def gray(level, width=20):
+    file = io.BytesIO()
+    Image.new("L", (width, 10), level).save(file, "PNG")
+    return EncodedImage(file.getvalue())
+
+
+def load(folder, engine, change=lambda model: None):
+    model = tiny_onnx.make_tiny_onnx()
+    change(model)
+    (folder / "model.onnx").write_bytes(model.SerializeToString())
+    return OnnxFileRuntime(str(folder), engine)
+
+
+def test_images_of_several_sizes_keep_their_order(engine, tmp_path):
+    found = load(tmp_path, engine).detect([gray(51), gray(102, width=30), gray(255), gray(0, width=30)])
+    assert [rows[names.SCORES].tolist() for rows in found] == [pytest.approx([n / 255]) for n in (51, 102, 255, 0)]
+    assert found[1][names.BOXES].tolist() == [pytest.approx(tiny_onnx.BOX)]
+    assert found[1][names.CLASSES].tolist() == [1]
+
+
+def test_boxes_in_pixels_become_relative(engine, tmp_path):
+    (tmp_path / "assets").mkdir()
+    (tmp_path / "assets" / names.ASSET_CONTRACT).write_text('{"box_units": "pixels"}')
+    (rows,) = load(tmp_path, engine).detect([gray(51)])
+    np.testing.assert_allclose(rows[names.BOXES], [[0.1 / 10, 0.2 / 20, 0.3 / 10, 0.4 / 20]], rtol=1e-6)
+
+
+def remove_output(model):
+    del model.graph.output[1]
+
+
+def use_other_operator(model):
+    model.graph.node[2].op_type = "NoSuchOperator"
+
+
+@pytest.mark.reliability("hostile input", "serve")
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (remove_output, r"needed: input_tensor .*detection_scores"),
+        (lambda model: setattr(model.graph.input[0].type.tensor_type, "elem_type", 1), r"tensor\(float"),
+        (use_other_operator, "cannot be loaded by .*NoSuchOperator"),
+        (lambda model: model.graph.initializer[0].external_data.add(key="location", value="x"), "in another file"),
+    ],
+)
+def test_a_foreign_or_hostile_model_is_one_sentence(engine, tmp_path, change, message):
+    with pytest.raises(InputError, match=rf"model\.onnx: .*{message}") as caught:
+        load(tmp_path, engine, change)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.reliability("torn file", "serve")
+def test_a_truncated_or_missing_file_is_named(engine, tmp_path):
+    path = tiny_onnx.write_tiny_onnx(tmp_path)
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(InputError, match=rf"model\.onnx: cannot be loaded by {engine} \(it is truncated"):
+        OnnxFileRuntime(str(tmp_path), engine)
+    path.unlink()
+    with pytest.raises(InputError, match="No such file"):
+        OnnxFileRuntime(str(tmp_path), engine)
+
+
+@pytest.mark.reliability("hostile input", "serve")
+def test_a_model_that_blocks_its_process_is_an_error_and_the_next_call_starts_it_again(engine, tmp_path):
+    runtime = load(tmp_path, engine)
+    model_process._process_of(os.getpid())._process.send_signal(signal.SIGALRM)  # as after the time limit
+    with pytest.raises(FailedCallError, match="within 180 s"):
+        runtime.detect([gray(51)])
+    assert len(runtime.detect([gray(51)])) == 1
+
+
+def need_much_memory(model):
+    """Expand the score to 2**40 values and add their sum, which is 0."""
+    shape = onnx.numpy_helper.from_array(np.array([1 << 40, 1]), "shape")
+    model.graph.initializer.append(shape)
+    for node in model.graph.node:
+        node.input[:] = ["huge_sum" if name == "nothing" else name for name in node.input]
+    model.graph.node.insert(4, onnx.helper.make_node("ReduceSum", ["huge"], ["huge_sum"], keepdims=0))
+    model.graph.node.insert(4, onnx.helper.make_node("Expand", ["nothing", "shape"], ["huge"]))
+
+
+@pytest.mark.reliability("hostile input", "serve")
+def test_a_model_that_needs_too_much_memory_fails(engine, tmp_path):
+    with pytest.raises(InputError):
+        load(tmp_path, engine, need_much_memory).detect([gray(51)])

@@ -1,0 +1,53 @@
+"""Choose the runtime of an exported model, and load it. Imports no TensorFlow unless it is chosen."""
+
+import importlib.util
+import logging
+from pathlib import Path
+from typing import Literal
+
+from detloom.schemas.contracts.detections import ONNX_FILE
+from detloom.schemas.contracts.runtime_names import RuntimeName
+from detloom.schemas.errors import InputError
+from detloom.trainer_module.inference.runtime import ContractRuntime
+from detloom.trainer_module.runtime.host_devices import has_nvidia_gpu
+
+_LOGGER = logging.getLogger("detloom")
+
+
+def load_runtime(model_dir: Path, runtime: RuntimeName = "auto") -> ContractRuntime:
+    """Load a model from the folder of its SavedModel, which may contain `model.onnx`.
+
+    Args:
+        runtime: "auto" takes the fastest that the files and this machine allow, and logs which: TensorFlow with a GPU
+            of NVIDIA, or without `model.onnx`; else OpenVINO if it is installed, else ONNX Runtime.
+
+    Raises:
+        InputError: the runtime is not installed, its file is missing, or the model cannot be loaded.
+    """
+    name = _choose(model_dir) if runtime == "auto" else runtime
+    if runtime == "auto":
+        _LOGGER.info("Runtime: %s.", name)
+    if name == "tensorflow":
+        from detloom.trainer_module.inference.saved_model_runtime import SavedModelRuntime
+
+        return SavedModelRuntime(str(model_dir))
+    if not _is_installed(name):
+        raise InputError(f"runtime: {name} is not installed; run pip install {name}, or choose another runtime.")
+    if not (model_dir / ONNX_FILE).is_file():
+        raise InputError(f"{model_dir}: has no {ONNX_FILE}, which {name} needs; export it, or choose tensorflow.")
+    from detloom.trainer_module.inference.onnx_file_runtime import OnnxFileRuntime
+
+    return OnnxFileRuntime(str(model_dir), name)
+
+
+def _choose(model_dir: Path) -> Literal["tensorflow", "onnxruntime", "openvino"]:
+    if (model_dir / ONNX_FILE).is_file() and not has_nvidia_gpu():
+        if _is_installed("openvino"):
+            return "openvino"
+        if _is_installed("onnxruntime"):
+            return "onnxruntime"
+    return "tensorflow"
+
+
+def _is_installed(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None

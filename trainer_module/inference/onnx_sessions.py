@@ -1,0 +1,58 @@
+"""An ONNX file in the process of `model_process.py`, run by ONNX Runtime or OpenVINO."""
+
+import io
+from collections.abc import Mapping
+
+from detloom.schemas.contracts.arrays import Array
+from detloom.trainer_module.inference.check_onnx_file import check_onnx_file
+from detloom.trainer_module.runtime.host_devices import usable_cpus
+
+
+class OnnxRuntimeSession:
+    """A model that ONNX Runtime has loaded.
+
+    Attributes:
+        description: the name, element type and number of dimensions of each input, and the names of the outputs.
+    """
+
+    def __init__(self, content: bytes) -> None:
+        import onnxruntime
+
+        check_onnx_file(content)
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = usable_cpus()
+        options.enable_mem_pattern = False  # a plan for each size of images would stay in memory
+        self._session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        inputs = [(each.name, each.type, len(each.shape)) for each in self._session.get_inputs()]
+        self._outputs = [each.name for each in self._session.get_outputs()]
+        self.description = inputs, self._outputs
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Return the outputs by name."""
+        return dict(zip(self._outputs, self._session.run(self._outputs, dict(inputs)), strict=True))
+
+
+class OpenVinoSession:
+    """A model that OpenVINO has loaded; `description` as for ONNX Runtime."""
+
+    def __init__(self, content: bytes) -> None:
+        import openvino
+
+        check_onnx_file(content)
+        settings = {
+            "PERFORMANCE_HINT": "LATENCY",
+            "INFERENCE_NUM_THREADS": usable_cpus(),
+            "INFERENCE_PRECISION_HINT": "f32",  # the default is bfloat16 on some CPUs
+            "ENABLE_CPU_PINNING": False,  # threads that decode images use the same CPUs
+        }
+        model = openvino.Core().compile_model(openvino.Core().read_model(io.BytesIO(content)), "CPU", settings)
+        self._request = model.create_infer_request()
+        types = [(each.get_any_name(), each.element_type, each.partial_shape.rank) for each in model.inputs]
+        inputs = [(name, f"tensor({kind.to_dtype().name})", rank.get_length()) for name, kind, rank in types]
+        self._outputs = [each.get_any_name() for each in model.outputs]
+        self.description = inputs, self._outputs
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Return the outputs by name; they are copies, because the next call overwrites the request's memory."""
+        results = self._request.infer(dict(inputs))
+        return {name: results[name].copy() for name in self._outputs}
