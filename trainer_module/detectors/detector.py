@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -257,6 +257,14 @@ class Detector(ABC, Generic[ConfigT]):
         return activation_bytes(self.network)
 
     # --- inference ----------------------------------------------------------------------------------------------------
+
+    def with_networks(self, convert: Callable[[keras.Model], keras.Model]) -> Detector[ConfigT]:
+        """Return a copy in which `network`, and each attribute that is a part of it, is converted."""
+        import keras
+
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        models = {name: value for name, value in values.items() if isinstance(value, keras.Model)}
+        return replace(self, **{name: convert(model) for name, model in models.items()})
 
     @abstractmethod
     def detections(self, outputs: Tensors, true_hw_B2: tf.Tensor | None = None) -> Tensors:

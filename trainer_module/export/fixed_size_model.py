@@ -10,6 +10,7 @@ from detloom.schemas.contracts.ground_truth import IMAGE, KEYPOINTS, MASKS
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.detectors.detector import Detector, Family
 from detloom.trainer_module.detectors.preprocess import Preprocessing, resize_image
+from detloom.trainer_module.export.folded_batch_norm import fold_batch_norms
 
 _INPUT = names.SIGNATURE_INPUTS[names.SIGNATURE_IMAGES]
 
@@ -44,9 +45,9 @@ class FixedSizeModel(tf.Module):
         """
         super().__init__()
         check_fixed_size(detector.family)
-        self._detector, self._raw, self._max_detections = detector, raw, max_detections
+        self._detector, self._raw, self._max_detections = fold_batch_norms(detector), raw, max_detections
         # As constants: the converter of TensorFlow 2.16 cannot read the variables of Keras 3.
-        self._weights = [(variable, variable.numpy()) for variable in detector.network.variables]
+        self._weights = [(variable, variable.numpy()) for variable in self._detector.network.variables]
         spec = tf.TensorSpec([batch_size, *detector.preprocessing.network_hw, 3], tf.float32, name=_INPUT)
         self.serve = tf.function(self._serve, input_signature=[spec], autograph=False)
 

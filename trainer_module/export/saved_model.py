@@ -23,6 +23,7 @@ from detloom.schemas.reading.typed_dict import to_canonical_json
 from detloom.trainer_module.detectors.detector import Detector
 from detloom.trainer_module.detectors.preprocess import decode_image
 from detloom.trainer_module.evaluation.keypoint_metrics import measured_keypoints
+from detloom.trainer_module.export.folded_batch_norm import fold_batch_norms
 from detloom.trainer_module.export.serving_contract import format_contract
 from detloom.trainer_module.files.strict_json import to_strict_json
 from detloom.trainer_module.runtime.numerics import without_tf32
@@ -34,13 +35,16 @@ _MIN_MATCHED = 0.98  # share of matched detections: of 200, two pairs may swap a
 
 
 class _Servable(tf.Module):
-    """Preprocessing, network and post-processing."""
+    """Preprocessing, network with folded batch norms, and post-processing."""
 
     def __init__(self, detector: Detector, settings: Export) -> None:
         super().__init__()
         # Tracked under the keys of our checkpoints, so that the weights are saved and training can start from them.
         self.network = weights_by_path(detector.network)
-        self._detector, self._settings = detector, settings
+        self._detector, self._settings = fold_batch_norms(detector), settings
+        shared = {id(variable) for variable in detector.network.variables}
+        variables = self._detector.network.variables
+        self.folded_weights = [variable.value for variable in variables if id(variable) not in shared]
         image_spec = tf.TensorSpec([*detector.preprocessing.network_hw, 3], tf.float32)
         hw_spec = tf.TensorSpec([2], tf.int32)
         self._prepared_spec = (image_spec, hw_spec, hw_spec)
@@ -121,7 +125,7 @@ class _Servable(tf.Module):
 def export_saved_model(
     detector: Detector, config: TrainEvalConfig, model_dir: Path, settings: Export | None = None
 ) -> None:
-    """Write a SavedModel with signatures and assets, and call each signature once.
+    """Write a SavedModel with signatures and assets, with folded batch norms, and call each signature once.
 
     See `schemas/contracts/detections.py`.
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -18,6 +19,8 @@ from detloom.schemas.model.faster_rcnn import FasterRcnn
 from detloom.schemas.reading.typed_dict import to_canonical_json
 from detloom.trainer_module.detectors.detector import Detector
 from detloom.trainer_module.export import saved_model
+from detloom.trainer_module.export.folded_batch_norm import fold_batch_norms
+from detloom.trainer_module.layers.fused_batch_norm import FusedBatchNorm
 
 _HERE = Path(__file__).parent
 _OF_HOST = re.compile(r"\b(?:infeed|outfeed|send|recv|custom-call)\(")
@@ -60,10 +63,10 @@ def assert_export_compiles() -> Callable[[Detector], None]:
 
     def check(detector: Detector) -> None:
         tf.config.run_functions_eagerly(False)
-        servable, traced_for_xla = (saved_model._Servable(detector, Export()) for _ in range(2))
         images = tf.constant(np.random.default_rng(0).integers(0, 256, (2, 50, 70, 3), np.uint8))
-        function = tf.function(traced_for_xla.from_images, jit_compile=True, autograph=False)
         with _spread_scores(detector):
+            servable, traced_for_xla = (saved_model._Servable(detector, Export()) for _ in range(2))
+            function = tf.function(traced_for_xla.from_images, jit_compile=True, autograph=False)
             plain = tf.function(servable.from_images, autograph=False)(images)
             one, other = ({name: value.numpy() for name, value in found.items()} for found in (plain, function(images)))
         if isinstance(detector.config, FasterRcnn):  # with random weights, it may find nothing
@@ -74,6 +77,55 @@ def assert_export_compiles() -> Callable[[Detector], None]:
         assert_on_device(function, images)
 
     return check
+
+
+@pytest.fixture(scope="session")
+def assert_folds() -> Callable[..., None]:
+    """Return a function that folds the batch norms of a detector and compares each part of its network.
+
+    Args of the function:
+        num_left: batch norms in the graph from images to detections after folding.
+    """
+
+    def check(detector: Detector, *, num_left: int = 0) -> None:
+        random = np.random.default_rng(0)
+        with _random_batch_norms(detector, random):
+            folded = fold_batch_norms(detector)
+            for part, folded_part in zip(_networks(detector), _networks(folded), strict=True):
+                inputs = [random.normal(0, 1, (2, *each.shape[1:])).astype(np.float32) for each in part.inputs]
+                values = inputs if len(inputs) > 1 else inputs[0]
+                before, after = (tf.nest.flatten(each(values, training=False)) for each in (part, folded_part))
+                for expected, value in zip(before, after, strict=True):
+                    np.testing.assert_allclose(value, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
+        spec = tf.TensorSpec([1, *detector.preprocessing.network_hw, 3])
+        graph = tf.function(folded.detect, autograph=False).get_concrete_function(spec).graph
+        assert num_left == sum(operation.type == "FusedBatchNormV3" for operation in graph.get_operations())
+
+    return check
+
+
+def _networks(detector: Detector) -> list[keras.Model]:
+    found: list[keras.Model] = []
+
+    def convert(network: keras.Model) -> keras.Model:
+        found.append(network)
+        return network
+
+    detector.with_networks(convert)
+    return found
+
+
+@contextlib.contextmanager
+def _random_batch_norms(detector: Detector, random: np.random.Generator) -> Iterator[None]:
+    norms = [layer for layer in detector.network.layers if isinstance(layer, FusedBatchNorm)]
+    assert norms
+    variables = [variable for layer in norms for variable in layer.weights]
+    before = [variable.numpy() for variable in variables]
+    for variable in variables:
+        variable.assign(random.uniform(0.5, 1.5, variable.shape))
+    yield
+    for variable, value in zip(variables, before, strict=True):
+        variable.assign(value)
 
 
 @pytest.fixture(scope="session")

@@ -204,6 +204,7 @@ def test_masks_and_keypoints_are_outputs_and_keypoints_have_the_unit_of_the_boxe
         network=detector.network,
         preprocessing=detector.preprocessing,
         detect=lambda images, true_hw_B2: {**boxes, **shapes},
+        with_networks=lambda convert: with_shapes,
     )
     prepared = tf.zeros([1, 64, 64, 3]), tf.constant([[64, 64]]), tf.constant([[40, 80]])
     relative = export._Servable(with_shapes, Export())._detect_prepared(*prepared)

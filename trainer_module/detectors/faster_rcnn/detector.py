@@ -23,7 +23,8 @@ and with masks, in training of the proposals (`N` = `P`), in inference of the de
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import keras
 import numpy as np
@@ -244,6 +245,11 @@ class FasterRcnnDetector(Detector[FasterRcnn]):
         return first_bytes + num_proposals * (activation_bytes(later) or 0)
 
     # --- inference ----------------------------------------------------------------------------------------------------
+
+    def with_networks(self, convert: Callable[[keras.Model], keras.Model]) -> "FasterRcnnDetector":
+        """See `Detector`."""
+        networks = self.networks.convert(convert)
+        return replace(self, network=networks.whole, networks=networks)
 
     def detections(self, outputs: Tensors, true_hw_B2: tf.Tensor | None = None) -> Tensors:
         """See `Detector`. Masks need outputs of inference mode."""

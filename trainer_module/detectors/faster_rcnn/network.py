@@ -7,7 +7,8 @@ images, `A` anchors, `N` regions of all images, `Q` boxes per region (1, or one 
 """
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 import keras
@@ -53,6 +54,12 @@ class Networks:
     third_stage: keras.Model | None
     later_stages: keras.Model | None
     random: "RandomSource"
+
+    def convert(self, convert: Callable[[keras.Model], keras.Model]) -> "Networks":
+        """Return a copy in which the network and each part is converted."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        models = {name: value for name, value in values.items() if isinstance(value, keras.Model)}
+        return replace(self, **{name: convert(model) for name, model in models.items()})
 
 
 class RandomSource(keras.layers.Layer):

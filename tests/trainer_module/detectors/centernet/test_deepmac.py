@@ -250,3 +250,7 @@ def test_it_is_trained_evaluated_and_exported(config, tmp_path, make_squares, wr
         input_tensor=tf.zeros([3, 50, 70, 3], tf.uint8)
     )
     assert outputs[MASKS].shape == (3, config.max_detections, 8, 8)
+
+
+def test_the_batch_norms_of_both_networks_are_folded(detector, assert_folds):
+    assert_folds(detector)

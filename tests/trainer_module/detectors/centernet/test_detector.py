@@ -126,3 +126,7 @@ def test_a_training_step_and_the_exported_graph_with_keypoints_compile_under_xla
 def test_the_class_with_keypoints_must_be_in_the_label_map(cats):
     with pytest.raises(InputError, match=r"keypoint_class_name: got 'cat', allowed: .*red, green"):
         build_detector(cats.config, TWO)
+
+
+def test_batch_norms_are_folded(detector, assert_folds):
+    assert_folds(detector)

@@ -161,3 +161,7 @@ def test_only_the_masks_of_positive_proposals_train_the_mask_head(masks_detector
         gradients.append([float(tf.norm(each)) for each in tape.gradient(loss, [each.value for each in variables])])
     assert min(gradients[0]) > 0
     assert max(gradients[1]) == 0
+
+
+def test_the_batch_norms_of_all_stages_are_folded(masks_detector, assert_folds):
+    assert_folds(masks_detector)

@@ -84,3 +84,8 @@ def test_the_onnx_file_equals_the_model_in_memory(detector, tmp_path):
     for package in ("tf2onnx", "onnxruntime"):
         pytest.importorskip(package, reason="pip install 'detloom[onnx]'")
     assert onnx_export.export_onnx(detector, tmp_path / "onnx").stat().st_size > 0  # compares them itself
+
+
+def test_all_batch_norms_are_folded(detector, assert_folds):
+    """Those of the heads too, whose levels share the convolutions."""
+    assert_folds(detector)
