@@ -16,10 +16,11 @@ import tensorflow as tf
 
 from detloom.schemas.model.non_max_suppression import BatchNonMaxSuppression
 from detloom.trainer_module.boxes.geometry import area, iou_matrix
+from detloom.trainer_module.boxes.soft_nms import NOT_SELECTED, select_softly, select_softly_on_host
 
 _NUMS_OF_PAIRS = (512, 4096)  # 512 are about five for each of 100 detections; selecting more takes longer
+_NUMS_OF_SOFT_PAIRS = (1536,)  # lowered pairs stay in the way: a crowd of 100 cells needs about 1000
 _BLOCK = 128  # number of pairs that are compared with each other at once
-_DEAD = -1.0  # score of a pair that can no longer be selected; score thresholds are 0 or more
 
 
 class Selection(NamedTuple):
@@ -84,6 +85,7 @@ def select_boxes(
     clip_windows_yxyx_B4: tf.Tensor,
     *,
     has_boxes_per_class: bool = False,
+    on_host: bool = False,
 ) -> Selection:
     """Suppress overlapping boxes within each class, then keep the best of all classes.
 
@@ -95,8 +97,9 @@ def select_boxes(
             pairs, box index * K + class index.
         clip_windows_yxyx_B4: boxes without area inside are not reported. Boxes are compared unclipped.
         has_boxes_per_class: whether each pair of box and class has a box of its own.
+        on_host: use operations that exist on CPUs only, where they are faster than the loops.
     """
-    num_classes = ranks_BNK.shape[2]
+    num_classes, is_soft = ranks_BNK.shape[2], config.soft_nms_sigma > 0
 
     def boxes_of_pairs(box_indices_BP: tf.Tensor, class_indices_BP: tf.Tensor) -> tf.Tensor:
         return boxes_of(box_indices_BP * num_classes + class_indices_BP if has_boxes_per_class else box_indices_BP)
@@ -106,13 +109,13 @@ def select_boxes(
             boxes_BN4 = None if has_boxes_per_class else boxes_of(_all_boxes(ranks_BNK))
             return _select_from_all(config, to_scores(ranks_BNK), boxes_BN4, boxes_of_pairs, clip_windows_yxyx_B4)
         best = _best_pairs(ranks_BNK, nums_of_pairs[0], to_scores, boxes_of_pairs, clip_windows_yxyx_B4)
-        if config.soft_nms_sigma > 0:
-            selection, is_final_B = _select_from_pairs(config, best, num_classes, clip_windows_yxyx_B4)
+        if is_soft:
+            selection, is_final_B = _select_softly(config, best, num_classes, on_host=on_host)
         else:
             selection, is_final_B = _select_in_blocks(config, best)
         return tf.cond(tf.reduce_all(is_final_B), lambda: selection, lambda: select(nums_of_pairs[1:]))
 
-    selected: Selection = select(_NUMS_OF_PAIRS)
+    selected: Selection = select(_NUMS_OF_SOFT_PAIRS if is_soft else _NUMS_OF_PAIRS)
     return selected
 
 
@@ -165,7 +168,7 @@ def _pad(pairs: _Pairs, num_missing: int) -> _Pairs:
     def pad(part: tf.Tensor, value: float) -> tf.Tensor:
         return tf.pad(part, [[0, 0], [0, num_missing], *[[0, 0]] * (len(part.shape) - 2)], constant_values=value)
 
-    return _Pairs(*(pad(part, value) for part, value in zip(pairs, (0, -1, _DEAD, 0.0, False), strict=True)))
+    return _Pairs(*(pad(part, value) for part, value in zip(pairs, (0, -1, NOT_SELECTED, 0.0, False), strict=True)))
 
 
 def _select_in_blocks(config: BatchNonMaxSuppression, best: _Best) -> tuple[Selection, tf.Tensor]:
@@ -181,7 +184,7 @@ def _select_in_blocks(config: BatchNonMaxSuppression, best: _Best) -> tuple[Sele
 
     def is_open(i: tf.Tensor, kept: _Pairs) -> tf.Tensor:
         num_visible_B = tf.reduce_sum(tf.cast(kept.is_visible_BN, tf.int32), axis=1)
-        next_score_B = blocks.scores_BN[:, tf.minimum(i, num_blocks - 1), 0]
+        next_score_B = tf.gather(blocks.scores_BN[:, :, 0], tf.minimum(i, num_blocks - 1), axis=1)
         return (num_visible_B < most) & (next_score_B > least_score_B)
 
     def is_unfinished(i: tf.Tensor, kept: _Pairs, is_cut_B: tf.Tensor) -> tf.Tensor:
@@ -267,22 +270,30 @@ def _visible(config: BatchNonMaxSuppression, kept: _Pairs) -> Selection:
 # --- one pair after the other -----------------------------------------------------------------------------------------
 
 
-def _select_from_pairs(
-    config: BatchNonMaxSuppression, best: _Best, num_classes: int, clip_windows_yxyx_B4: tf.Tensor
+def _select_softly(
+    config: BatchNonMaxSuppression, best: _Best, num_classes: int, *, on_host: bool
 ) -> tuple[Selection, tf.Tensor]:
-    """Return the same as `_select_in_blocks`, also with soft suppression."""
-    pairs = best.pairs
-    row = _Row(pairs.boxes_yxyx_BN4, pairs.box_indices_BN, pairs.class_indices_BN)
-    selection = _select_one_by_one(
-        config,
-        pairs.scores_BN[:, tf.newaxis],
-        lambda _: row,
-        num_classes,
-        tf.maximum(best.best_left_out_B, config.score_threshold),
-        clip_windows_yxyx_B4,
+    """Return the same as `_select_in_blocks`, with soft suppression."""
+    most = config.max_total_detections
+    pairs = _pad(best.pairs, max(most - best.pairs.scores_BN.shape[1], 0))
+    least_score_B = tf.maximum(best.best_left_out_B, config.score_threshold)
+    columns = (pairs.boxes_yxyx_BN4, pairs.class_indices_BN, pairs.scores_BN)
+    if on_host:
+        taken_BN = select_softly_on_host(config, *columns, least_score_B, num_classes)
+        is_ended_B = tf.ones_like(least_score_B, tf.bool)
+    else:
+        taken_BN, is_ended_B = select_softly(config, *columns, pairs.is_visible_BN, least_score_B)
+    # Later selections have equal or lower scores, and of equal scores, the first pair is selected first.
+    scores_BM, places_BM = tf.math.top_k(tf.where(pairs.is_visible_BN, taken_BN, NOT_SELECTED), most)
+    is_row_BM = scores_BM > NOT_SELECTED
+    box_indices_BM, class_indices_BM = (
+        tf.where(is_row_BM, tf.gather(indices_BN, places_BM, batch_dims=1), 0)
+        for indices_BN in (pairs.box_indices_BN, pairs.class_indices_BN)
     )
-    is_complete_B = ~(best.best_left_out_B > config.score_threshold)
-    return selection, (selection.num_selected_B >= config.max_total_detections) | is_complete_B
+    num_selected_B = tf.reduce_sum(tf.cast(is_row_BM, tf.int32), axis=1)
+    selection = Selection(box_indices_BM, class_indices_BM, tf.where(is_row_BM, scores_BM, 0.0), num_selected_B)
+    is_complete_B = is_ended_B & ~(best.best_left_out_B > config.score_threshold)
+    return selection, (num_selected_B >= most) | is_complete_B
 
 
 def _select_from_all(
@@ -344,10 +355,10 @@ def _select_one_by_one(
         if config.soft_nms_sigma > 0:
             lowered_BN = scores_BN * tf.exp(-0.5 / config.soft_nms_sigma * tf.square(iou_BN))
         else:
-            lowered_BN = tf.where(iou_BN > config.iou_threshold, _DEAD, scores_BN)
-        lowered_BN = tf.where(num_selected_B1 < config.max_detections_per_class, lowered_BN, _DEAD)
+            lowered_BN = tf.where(iou_BN > config.iou_threshold, NOT_SELECTED, scores_BN)
+        lowered_BN = tf.where(num_selected_B1 < config.max_detections_per_class, lowered_BN, NOT_SELECTED)
         lowered_BN = tf.where(row.class_indices_BN == class_B1, lowered_BN, scores_BN)
-        lowered_BN = tf.where(tf.range(scores_BN.shape[1]) == place_B1, _DEAD, lowered_BN)
+        lowered_BN = tf.where(tf.range(scores_BN.shape[1]) == place_B1, NOT_SELECTED, lowered_BN)
 
         is_reported_BM = (tf.range(most) == found.num_selected_B[:, tf.newaxis]) & is_open_B1
         is_reported_BM &= _is_visible(best_box_B14, clip_windows_yxyx_B4)

@@ -19,6 +19,7 @@ def build_detections(
     has_background: bool,
     image_share_hw_B2: tf.Tensor,
     has_boxes_per_class: bool = False,
+    on_host: bool = False,
 ) -> dict[str, tf.Tensor]:
     """Suppress boxes and keep the best `max_total_detections`; see `schemas/contracts/detections.py`.
 
@@ -31,6 +32,7 @@ def build_detections(
         class_ids_K: int, label-map id of each class index.
         has_background: whether class channel 0 is the background.
         image_share_hw_B2: rows and columns of the inputs that are image, over those of the input.
+        on_host: see `select_boxes`.
     """
     windows_yxyx_B4 = tf.pad(image_share_hw_B2, [[0, 0], [2, 0]])
     selection = _select(
@@ -40,6 +42,7 @@ def build_detections(
         windows_yxyx_B4,
         has_background=has_background,
         has_boxes_per_class=has_boxes_per_class,
+        on_host=on_host,
     )
     indices_BM = selection.box_indices_BM
     if has_boxes_per_class:
@@ -63,6 +66,7 @@ def _select(
     *,
     has_background: bool,
     has_boxes_per_class: bool,
+    on_host: bool,
 ) -> Selection:
     nms, is_softmax = settings.batch_non_max_suppression, settings.score_converter == "SOFTMAX"
     # Softmax is the only converter with which the order depends on the other classes.
@@ -75,12 +79,18 @@ def _select(
 
     if not nms.use_class_agnostic_nms:
         return select_boxes(
-            nms, ranks_BNK, to_scores, boxes_of, windows_yxyx_B4, has_boxes_per_class=has_boxes_per_class
+            nms,
+            ranks_BNK,
+            to_scores,
+            boxes_of,
+            windows_yxyx_B4,
+            has_boxes_per_class=has_boxes_per_class,
+            on_host=on_host,
         )
     assert not has_boxes_per_class, "class-agnostic suppression needs one box for all classes"
     one_class = replace(nms, max_detections_per_class=nms.max_total_detections)
     best_BN1 = tf.reduce_max(ranks_BNK, axis=-1, keepdims=True)
-    selection = select_boxes(one_class, best_BN1, to_scores, boxes_of, windows_yxyx_B4)
+    selection = select_boxes(one_class, best_BN1, to_scores, boxes_of, windows_yxyx_B4, on_host=on_host)
     scores_BMK = to_scores(tf.gather(ranks_BNK, selection.box_indices_BM, batch_dims=1))
     return selection._replace(class_indices_BM=tf.argmax(scores_BMK, axis=-1, output_type=tf.int32))
 

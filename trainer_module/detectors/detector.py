@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -194,11 +194,15 @@ class Detector(ABC, Generic[ConfigT]):
 
     The methods are functions of tensors and can be called inside a `tf.function`. `batch` is a batch of ground truth
     with the keys of `schemas/contracts/ground_truth.py`.
+
+    Attributes:
+        suppresses_on_host: whether `detections` uses operations that exist on CPUs only, which XLA cannot compile.
     """
 
     family: Family[ConfigT]
     label_map: LabelMap
     network: keras.Model
+    suppresses_on_host: bool = field(default=False, kw_only=True)
 
     @property
     def config(self) -> ConfigT:

@@ -97,8 +97,7 @@ class Preprocessing:
         value = tf.get_static_value(padding_3)  # None if the graph computes it
         if value is None or value.any():
             padded += tf.pad(tf.zeros_like(image_HW3[..., :1]), paddings, constant_values=1.0) * padding_3
-        padded.set_shape([*image_HW3.shape[:-3], height, width, 3])
-        return padded, true_hw
+        return tf.ensure_shape(padded, [*image_HW3.shape[:-3], height, width, 3]), true_hw
 
 
 def network_hw(resizer: ImageResizer) -> tuple[int, int]:

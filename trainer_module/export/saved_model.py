@@ -4,6 +4,7 @@ import logging
 import math
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,8 @@ class _Servable(tf.Module):
         super().__init__()
         # Tracked under the keys of our checkpoints, so that the weights are saved and training can start from them.
         self.network = weights_by_path(detector.network)
-        self._detector, self._settings = fold_batch_norms(detector), settings
+        self._detector = replace(fold_batch_norms(detector), suppresses_on_host=True)
+        self._settings = settings
         shared = {id(variable) for variable in detector.network.variables}
         variables = self._detector.network.variables
         self.folded_weights = [variable.value for variable in variables if id(variable) not in shared]

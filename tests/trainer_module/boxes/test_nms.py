@@ -1,3 +1,4 @@
+import functools
 from dataclasses import replace
 
 import numpy as np
@@ -39,11 +40,16 @@ def one_pair_after_the_other(config, boxes, scores, window):
     return seen[: config.max_total_detections]
 
 
-def select(config, boxes_BN4, scores_BNK, window=WHOLE):
+def select(config, boxes_BN4, scores_BNK, window=WHOLE, *, on_host=False):
     boxes, scores = tf.cast(boxes_BN4, tf.float32), tf.cast(scores_BNK, tf.float32)
     windows = tf.tile(tf.constant([window], tf.float32), [scores.shape[0], 1])
     return nms.select_boxes(
-        config, scores, tf.identity, lambda indices: tf.gather(boxes, indices, batch_dims=1), windows
+        config,
+        scores,
+        tf.identity,
+        lambda indices: tf.gather(boxes, indices, batch_dims=1),
+        windows,
+        on_host=on_host,
     )
 
 
@@ -83,6 +89,7 @@ def check(monkeypatch):
 
     def run(name, nums_of_pairs, function=select):
         monkeypatch.setattr(nms, "_NUMS_OF_PAIRS", nums_of_pairs)
+        monkeypatch.setattr(nms, "_NUMS_OF_SOFT_PAIRS", nums_of_pairs)
         monkeypatch.setattr(nms, "_BLOCK", 16)
         config = BatchNonMaxSuppression(iou_threshold=0.4, **SETTINGS[name])
         boxes, scores = crowd(60, 3, seed=8)
@@ -99,6 +106,12 @@ def check(monkeypatch):
 def test_result_equals_suppression_of_each_class_over_all_boxes(check, name, nums_of_pairs):
     """512 pairs are enough; 8 and 64 are not, so that all pairs are looked at."""
     check(name, nums_of_pairs)
+
+
+@pytest.mark.parametrize("nums_of_pairs", [(8, 64), (512,)])
+@pytest.mark.parametrize("name", ["soft", "soft, few of a class"])
+def test_suppression_on_the_host_is_the_same(check, name, nums_of_pairs):
+    check(name, nums_of_pairs, functools.partial(select, on_host=True))
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 import json
 import shutil
-from dataclasses import replace
+from dataclasses import fields, replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -200,12 +200,12 @@ def test_masks_and_keypoints_are_outputs_and_keypoints_have_the_unit_of_the_boxe
         names.KEYPOINT_SCORES: tf.ones([1, 10, 2]),
     }
     boxes = {names.BOXES: tf.fill([1, 10, 4], 0.5)}
-    with_shapes = SimpleNamespace(
-        network=detector.network,
-        preprocessing=detector.preprocessing,
-        detect=lambda images, true_hw_B2: {**boxes, **shapes},
-        with_networks=lambda convert: with_shapes,
-    )
+
+    class WithShapes(type(detector)):
+        def detect(self, images, true_hw_B2):
+            return {**boxes, **shapes}
+
+    with_shapes = WithShapes(**{each.name: getattr(detector, each.name) for each in fields(detector)})
     prepared = tf.zeros([1, 64, 64, 3]), tf.constant([[64, 64]]), tf.constant([[40, 80]])
     relative = export._Servable(with_shapes, Export())._detect_prepared(*prepared)
     assert set(relative) == {names.BOXES, *shapes}

@@ -281,6 +281,7 @@ class FasterRcnnDetector(Detector[FasterRcnn]):
             has_background=True,
             image_share_hw_B2=self._image_share_hw(true_hw_B2),
             has_boxes_per_class=offsets_BPQ4.shape[2] > 1,
+            on_host=self.suppresses_on_host,
         )
 
     def _detections_of_proposals(self, proposals: Proposals, true_hw_B2: tf.Tensor) -> Tensors:

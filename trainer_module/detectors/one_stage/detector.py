@@ -89,6 +89,7 @@ class SsdDetector(Detector[Ssd]):
             tf.constant(self.label_map.class_ids),
             has_background=config.add_background_class,
             image_share_hw_B2=image_share_hw_B2,
+            on_host=self.suppresses_on_host,
         )
 
     def fixed_size_outputs(self, outputs: Tensors, *, raw: bool, max_detections: int) -> Tensors:
