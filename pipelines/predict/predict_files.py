@@ -2,10 +2,12 @@
 
 import collections
 import contextlib
+import itertools
 import json
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol, TypeVar
@@ -25,6 +27,7 @@ from detloom.schemas.reading.text_file import write_text_file
 from detloom.trainer_module.inference.encoded_image import EncodedImage
 from detloom.trainer_module.inference.prediction import Prediction
 from detloom.trainer_module.inference.runtime import FailedCallError, Rows, Runtime
+from detloom.trainer_module.runtime.host_devices import usable_cpus
 from detloom.trainer_module.runtime.progress import show_progress
 
 _LOGGER = logging.getLogger("detloom")
@@ -208,39 +211,72 @@ class Readable(Protocol):
 
 
 _Image = TypeVar("_Image", bound=Readable)
+_Batch = list[tuple[_Image, EncodedImage | InputError]]
 
 
 def predict_in_batches(
     runtime: Runtime, label_map: LabelMap, images: Iterable[_Image], batch_size: int
 ) -> Iterator[tuple[_Image, Prediction | InputError]]:
-    """Yield results in order; a batch has at most `batch_size` images, and only one if they are large."""
-    batch: list[tuple[_Image, bytes]] = []
-    num_pixels = 0
-    for image in images:
-        try:
-            image_bytes, more = image.read()
-        except InputError as error:
+    """Yield results in order; a batch has at most `batch_size` images, and only one if they are large.
+
+    While the model runs, threads read and decode the next batch, and no further one, so that memory is bounded.
+    """
+    with ThreadPoolExecutor(usable_cpus()) as pool:
+        for batch in _one_ahead(_decoded_batches(pool, iter(images), batch_size)):
             yield from _predict_batch(runtime, label_map, batch)
-            batch, num_pixels = [], 0
-            yield image, error
-            continue
-        if batch and (len(batch) == batch_size or num_pixels + more > MAX_PIXELS):
-            yield from _predict_batch(runtime, label_map, batch)
-            batch, num_pixels = [], 0
-        batch.append((image, image_bytes))
-        num_pixels += more
-    yield from _predict_batch(runtime, label_map, batch)
+
+
+def _one_ahead(batches: Iterator[_Batch[_Image]]) -> Iterator[_Batch[_Image]]:
+    """Yield all batches, while a thread makes the next one."""
+    with ThreadPoolExecutor(1) as thread:
+        following = thread.submit(next, batches, None)
+        while batch := following.result():
+            following = thread.submit(next, batches, None)
+            yield batch
+
+
+def _decoded_batches(pool: Executor, images: Iterator[_Image], batch_size: int) -> Iterator[_Batch[_Image]]:
+    while chunk := list(itertools.islice(images, batch_size)):
+        batch: list[tuple[_Image, EncodedImage | InputError]] = []
+        num_pixels = 0
+        for image, (encoded, more) in zip(chunk, pool.map(_read, chunk), strict=True):
+            if batch and num_pixels + more > MAX_PIXELS:
+                yield list(pool.map(_decode, batch))
+                batch, num_pixels = [], 0
+            batch.append((image, encoded))
+            num_pixels += more
+        yield list(pool.map(_decode, batch))
+
+
+def _read(image: Readable) -> tuple[EncodedImage | InputError, int]:
+    """Return the image and its number of pixels, or why it cannot be read."""
+    try:
+        image_bytes, num_pixels = image.read()
+        return EncodedImage(image_bytes, image.shown), num_pixels
+    except InputError as error:
+        return error, 0
+
+
+def _decode(read: tuple[_Image, EncodedImage | InputError]) -> tuple[_Image, EncodedImage | InputError]:
+    """Decode an image, which keeps its pixels; return why it cannot be decoded."""
+    image, encoded = read
+    try:
+        if isinstance(encoded, EncodedImage):
+            _ = encoded.rgb
+        return read
+    except InputError as error:
+        return image, error
 
 
 def _predict_batch(
-    runtime: Runtime, label_map: LabelMap, batch: Sequence[tuple[_Image, bytes]]
+    runtime: Runtime, label_map: LabelMap, batch: _Batch[_Image]
 ) -> Iterator[tuple[_Image, Prediction | InputError]]:
-    encoded = [EncodedImage(image_bytes, image.shown) for image, image_bytes in batch]
-    for (image, _), each, rows in zip(batch, encoded, _detect(runtime, encoded), strict=True):
-        try:
-            yield image, _build_prediction(each, rows, label_map)
-        except InputError as error:
-            yield image, error
+    found = iter(_detect(runtime, [encoded for _, encoded in batch if isinstance(encoded, EncodedImage)]))
+    for image, encoded in batch:
+        if isinstance(encoded, InputError):
+            yield image, encoded
+        else:
+            yield image, _build_prediction(encoded, next(found), label_map)
 
 
 def _detect(runtime: Runtime, images: Sequence[EncodedImage]) -> list[Rows | FailedCallError]:
@@ -259,13 +295,14 @@ def _detect(runtime: Runtime, images: Sequence[EncodedImage]) -> list[Rows | Fai
         return [rows for image in images for rows in _detect(runtime, [image])]
 
 
-def _build_prediction(image: EncodedImage, rows: Rows | FailedCallError, label_map: LabelMap) -> Prediction:
-    image_rgb = image.rgb
+def _build_prediction(
+    image: EncodedImage, rows: Rows | FailedCallError, label_map: LabelMap
+) -> Prediction | InputError:
     if isinstance(rows, FailedCallError):
-        raise InputError(f"{image.name}: the model cannot read the image ({rows}).")
+        return InputError(f"{image.name}: the model cannot read the image ({rows}).")
     if not all(np.isfinite(value).all() for value in rows.values()):
-        raise InputError(f"{image.name}: the model returned detections that contain NaN or infinity.")
-    return Prediction(image_rgb, rows, tuple(map(label_map.name_of, rows[CLASSES].tolist())))
+        return InputError(f"{image.name}: the model returned detections that contain NaN or infinity.")
+    return Prediction(image.rgb, rows, tuple(map(label_map.name_of, rows[CLASSES].tolist())))
 
 
 def _write_outputs(image: ImageFile, prediction: Prediction, outputs: Outputs, counts: Counts) -> None:

@@ -22,6 +22,8 @@ class OnnxRuntimeSession:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = usable_cpus()
         options.enable_mem_pattern = False  # a plan for each size of images would stay in memory
+        # Threads that wait in a loop take the CPUs of those that decode images.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         self._session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
         inputs = [(each.name, each.type, len(each.shape)) for each in self._session.get_inputs()]
         self._outputs = [each.name for each in self._session.get_outputs()]

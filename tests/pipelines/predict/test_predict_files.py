@@ -1,10 +1,12 @@
 import io
+import time
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from detloom.pipelines.predict import predict_files
 from detloom.pipelines.predict.predict_files import predict_in_batches
 from detloom.schemas.contracts import detections as names
 from detloom.schemas.contracts.label_map import LabelMap
@@ -61,6 +63,35 @@ def test_an_image_that_the_model_refuses_does_not_affect_the_others():
 def test_an_image_that_cannot_be_read_keeps_its_place():
     found = predict(WidthDetector(), [GivenImage(10), GivenImage(1, error="gone"), GivenImage(20)])
     assert [str(each) if isinstance(each, InputError) else each.scores[0] for each in found] == [0.1, "gone", 0.05]
+
+
+def test_the_next_batch_is_decoded_while_the_model_runs_and_no_further_one():
+    read = []
+
+    class CountedImage(GivenImage):
+        def read(self):
+            read.append(self)
+            return super().read()
+
+    class WaitingDetector(WidthDetector):
+        def detect(self, images):
+            deadline = time.monotonic() + 20
+            while len(read) < 2 * 3 and time.monotonic() < deadline:
+                time.sleep(0.01)
+            return super().detect(images)
+
+    found = predict_in_batches(WaitingDetector(), CATS, (CountedImage(10 + number) for number in range(20, 32)), 3)
+    assert next(found)[1].scores.tolist() == [pytest.approx(1 / 30)]
+    assert len(read) == 6
+    assert [each.scores[0] for _, each in found] == [pytest.approx(1 / width) for width in range(31, 42)]
+
+
+def test_a_batch_has_fewer_images_if_they_are_large(monkeypatch):
+    monkeypatch.setattr(predict_files, "MAX_PIXELS", 500)
+    model = WidthDetector()
+    # 100, 200 and 400 pixels; then 50
+    predict(model, [GivenImage(10), GivenImage(20), GivenImage(40), GivenImage(5)], batch_size=4)
+    assert model.batch_sizes == [2, 2]
 
 
 @pytest.mark.parametrize("score", [np.nan, np.inf])
