@@ -95,8 +95,7 @@ def load_detector(model: PathLike, *, runtime: RuntimeName = "auto") -> LoadedDe
     """Load an exported model: its folder, a Model artifact of TFX, or the highest version in a folder of versions.
 
     Args:
-        runtime: "tensorflow", "onnxruntime" or "openvino"; "auto" takes the fastest that the version has a file for
-            and that this machine can run, and logs which.
+        runtime: "auto" takes the fastest that the version has a file for and that is installed, and logs which.
 
     Raises:
         InputError: with the folder and what is missing.

@@ -280,11 +280,7 @@ def _predict_batch(
 
 
 def _detect(runtime: Runtime, images: Sequence[EncodedImage]) -> list[Rows | FailedCallError]:
-    """Return the detections of each image, or the model's refusal; a batch that fails is divided into images.
-
-    Raises:
-        InputError: the model fails, not because of an image.
-    """
+    """Return the detections of each image, or the model's refusal; a batch that fails is divided into images."""
     try:
         return list(runtime.detect(images)) if images else []
     except FailedCallError as error:

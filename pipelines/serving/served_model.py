@@ -78,8 +78,7 @@ class ServedModel:
         try:
             definitions = read_signatures(self._runtime.model_dir)
         except InputError:
-            message = "the files of this version were removed."
-            raise RequestError(message, HTTPStatus.INTERNAL_SERVER_ERROR) from None
+            raise RequestError("the files of this version were removed.", HTTPStatus.NOT_FOUND) from None
         signatures = {
             name: MessageToDict(definition, preserving_proto_field_name=True)
             for name, definition in sorted(definitions.items())

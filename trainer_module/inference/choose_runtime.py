@@ -2,6 +2,7 @@
 
 import importlib.util
 import logging
+import os
 from pathlib import Path
 from typing import Literal
 
@@ -25,8 +26,7 @@ def load_runtime(model_dir: Path, runtime: RuntimeName = "auto") -> ContractRunt
         InputError: the runtime is not installed, its file is missing, or the model cannot be loaded.
     """
     name = _choose(model_dir) if runtime == "auto" else runtime
-    if runtime == "auto":
-        _LOGGER.info("Runtime: %s.", name)
+    _LOGGER.info("Runtime: %s.", name)
     if name == "tensorflow":
         from detloom.trainer_module.inference.saved_model_runtime import SavedModelRuntime
 
@@ -41,7 +41,8 @@ def load_runtime(model_dir: Path, runtime: RuntimeName = "auto") -> ContractRunt
 
 
 def _choose(model_dir: Path) -> Literal["tensorflow", "onnxruntime", "openvino"]:
-    if (model_dir / ONNX_FILE).is_file() and not has_nvidia_gpu():
+    has_gpu = has_nvidia_gpu() and os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1")
+    if (model_dir / ONNX_FILE).is_file() and not has_gpu:
         if _is_installed("openvino"):
             return "openvino"
         if _is_installed("onnxruntime"):

@@ -23,11 +23,11 @@ from detloom.trainer_module.runtime.host_memory import usable_bytes
 
 # To import TensorFlow, which takes a minute on a busy machine, and for a batch: presets need seconds.
 _MAX_SECONDS = 180
+_MAX_OUTPUT_BYTES = 1 << 30
 _Arrays = Mapping[str, Array]
 _LOCK = threading.Lock()
 
 Engine = Literal["tflite", "onnxruntime", "openvino"]
-"""What runs a model in the process."""
 
 
 def _renew_lock() -> None:
@@ -140,30 +140,32 @@ def answer(handle: int) -> None:
                 sessions[key] = _load(engine, content)
             if key not in sessions:
                 raise ValueError("it could not be loaded")
-            connection.send(sessions[key].description if inputs is None else sessions[key].run(inputs))
+            connection.send(sessions[key].description if inputs is None else _run(sessions[key], inputs))
         except Exception as error:  # engines raise errors of many types
             connection.send(str(error) or type(error).__name__)
 
 
+def _run(session: Session, inputs: _Arrays) -> dict[str, Array]:
+    outputs = session.run(inputs)
+    if sum(value.nbytes for value in outputs.values()) > _MAX_OUTPUT_BYTES:  # the other process has no limit
+        raise ValueError(f"it returned more than {_MAX_OUTPUT_BYTES} bytes")
+    return outputs
+
+
 def _limit_memory() -> None:
     """Let a model that needs too much memory fail, and let the kernel end this process before all others."""
-    resource.setrlimit(resource.RLIMIT_DATA, (usable_bytes(), resource.RLIM_INFINITY))
+    with contextlib.suppress(ValueError):  # the limit is lower already
+        resource.setrlimit(resource.RLIMIT_DATA, (usable_bytes(), resource.getrlimit(resource.RLIMIT_DATA)[1]))
     with contextlib.suppress(OSError):  # a sandbox may forbid it
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
 
 
 def _load(engine: Engine, content: bytes) -> Session:
     """Load a model. The imports are late, so that the time limit covers them."""
-    match engine:
-        case "tflite":
-            from detloom.trainer_module.inference.tflite_session import TfliteSession
+    if engine == "tflite":
+        from detloom.trainer_module.inference.tflite_session import TfliteSession
 
-            return TfliteSession(content)
-        case "onnxruntime":
-            from detloom.trainer_module.inference.onnx_sessions import OnnxRuntimeSession
+        return TfliteSession(content)
+    from detloom.trainer_module.inference.onnx_sessions import OnnxRuntimeSession, OpenVinoSession
 
-            return OnnxRuntimeSession(content)
-        case "openvino":
-            from detloom.trainer_module.inference.onnx_sessions import OpenVinoSession
-
-            return OpenVinoSession(content)
+    return OnnxRuntimeSession(content) if engine == "onnxruntime" else OpenVinoSession(content)

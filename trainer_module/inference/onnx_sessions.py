@@ -3,6 +3,8 @@
 import io
 from collections.abc import Mapping
 
+import numpy as np
+
 from detloom.schemas.contracts.arrays import Array
 from detloom.trainer_module.inference.check_onnx_file import check_onnx_file
 from detloom.trainer_module.runtime.host_devices import usable_cpus
@@ -21,6 +23,7 @@ class OnnxRuntimeSession:
         check_onnx_file(content)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = usable_cpus()
+        options.add_session_config_entry("session.load_model_format", "ONNX")  # its other format is not checked
         options.enable_mem_pattern = False  # a plan for each size of images would stay in memory
         # Threads that wait in a loop take the CPUs of those that decode images.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
@@ -31,7 +34,8 @@ class OnnxRuntimeSession:
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Return the outputs by name."""
-        return dict(zip(self._outputs, self._session.run(self._outputs, dict(inputs)), strict=True))
+        outputs = self._session.run(self._outputs, dict(inputs))
+        return dict(zip(self._outputs, map(np.asarray, outputs), strict=True))  # an output may also be a list or a map
 
 
 class OpenVinoSession:
@@ -55,6 +59,6 @@ class OpenVinoSession:
         self.description = inputs, self._outputs
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the outputs by name; they are copies, because the next call overwrites the request's memory."""
+        """Return the outputs by name; the next call overwrites them."""
         results = self._request.infer(dict(inputs))
-        return {name: results[name].copy() for name in self._outputs}
+        return {name: results[name] for name in self._outputs}

@@ -5,7 +5,6 @@ from pathlib import Path
 import psutil
 
 _UNLIMITED_BYTES = 2**60  # cgroup v1 writes about 2**63 for "no limit"
-_MOUNTS_OF_VERSION_2 = ("sys/fs/cgroup", "sys/fs/cgroup/unified")
 
 
 def process_bytes() -> int:
@@ -38,7 +37,8 @@ def cgroup_folders(controller: str, root: Path = Path("/")) -> list[Path]:
         _, controllers, path = line.split(":", 2)
         if controllers and controller not in controllers.split(","):
             continue
-        for mount in (f"sys/fs/cgroup/{controller}",) if controllers else _MOUNTS_OF_VERSION_2:
+        of_version_2 = ("sys/fs/cgroup", "sys/fs/cgroup/unified")
+        for mount in (f"sys/fs/cgroup/{controller}",) if controllers else of_version_2:
             top = root / mount
             group = top / path.lstrip("/")  # inside a container it may be missing; then only the top exists
             folders += [folder for folder in (group, *group.parents) if folder >= top]

@@ -18,6 +18,7 @@ from detloom.trainer_module.inference import choose_runtime
 )
 def test_auto_takes_the_fastest_and_says_which(has_file, has_gpu, installed, chosen, tmp_path, monkeypatch, caplog):
     loaded = []
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(choose_runtime, "_is_installed", installed.__contains__)
     monkeypatch.setattr(choose_runtime, "has_nvidia_gpu", lambda: has_gpu)
     for module, kind in (("saved_model_runtime", "SavedModelRuntime"), ("onnx_file_runtime", "OnnxFileRuntime")):

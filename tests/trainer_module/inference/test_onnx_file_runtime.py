@@ -105,6 +105,32 @@ def need_much_memory(model):
     model.graph.node.insert(4, onnx.helper.make_node("Expand", ["nothing", "shape"], ["huge"]))
 
 
+def return_a_list(model):
+    model.graph.node.append(onnx.helper.make_node("SequenceConstruct", ["score"], ["list"]))
+    model.graph.node[-2].output[0] = "boxes"
+    model.graph.node[-1].output[0] = "detection_boxes"
+    del model.graph.output[0]
+    value = onnx.helper.make_tensor_sequence_value_info("detection_boxes", onnx.TensorProto.FLOAT, None)
+    model.graph.output.append(value)
+
+
+@pytest.mark.reliability("hostile input", "serve")
+def test_an_output_that_is_a_list_is_refused(engine, tmp_path):
+    with pytest.raises(InputError, match=r"detection_boxes|No conversion rule"):
+        load(tmp_path, engine, return_a_list).detect([gray(51)])
+
+
+@pytest.mark.reliability("hostile input", "serve")
+def test_more_outputs_than_fit_into_memory_are_refused(monkeypatch, tmp_path):
+    class Huge:
+        def run(self, inputs):
+            return {"x": np.zeros(100)}
+
+    monkeypatch.setattr(model_process, "_MAX_OUTPUT_BYTES", 799)
+    with pytest.raises(ValueError, match="more than 799 bytes"):
+        model_process._run(Huge(), {})
+
+
 @pytest.mark.reliability("hostile input", "serve")
 def test_a_model_that_needs_too_much_memory_fails(engine, tmp_path):
     with pytest.raises(InputError):
