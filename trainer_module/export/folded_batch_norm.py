@@ -30,9 +30,8 @@ def fold_batch_norms(detector: Detector) -> Detector:
     the current values. If a convolution is followed by several batch norms (heads that share it between levels), the
     copy has a kernel for each.
 
-    These batch norms are left: after another layer, such as an addition; and in bfloat16 or float16, where the rounding
-    of the kernels would change detections. All are left, with a warning, if the outputs for a random input differ by
-    more than rounding in float32, as the numbers of a training that diverged can do.
+    Batch norms after other layers, such as an addition, are left. All are left, with a warning, if the outputs for a
+    random input differ by more than rounding, as with the weights of a training that diverged.
     """
     convs: dict[tuple[str, str], FoldedConv] = {}  # by names: parts of a network share their layers
     folded = detector.with_networks(lambda network: _fold_network(network, convs))
@@ -83,7 +82,7 @@ def _fold_network(network: keras.Model, folded: dict[tuple[str, str], FoldedConv
                 folded[key] = FoldedConv(conv, layer, inputs.shape)
             return folded[key](inputs)
         outputs = layer(*args, **kwargs)
-        if _is_foldable(layer):
+        if isinstance(layer, _Conv) and layer.activation is keras.activations.linear:
             convs[id(outputs)] = (layer, args[0], outputs)
         return outputs
 
@@ -102,12 +101,6 @@ def _equal_outputs(network: keras.Model, folded: keras.Model) -> bool:
         if np.isfinite(expected).all() and not np.allclose(output, expected, rtol=0, atol=tolerance):
             return False
     return True
-
-
-def _is_foldable(layer: keras.Layer) -> bool:
-    return (
-        isinstance(layer, _Conv) and layer.activation is keras.activations.linear and layer.compute_dtype == "float32"
-    )
 
 
 def _scale_and_offset(batch_norm: FusedBatchNorm) -> tuple[Float32Array, Float32Array]:
