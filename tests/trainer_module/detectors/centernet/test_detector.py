@@ -130,3 +130,11 @@ def test_the_class_with_keypoints_must_be_in_the_label_map(cats):
 
 def test_batch_norms_are_folded(detector, assert_folds):
     assert_folds(detector)
+
+
+@pytest.mark.slow
+def test_batch_norms_before_the_convolutions_of_resnet_v2_are_left(center_net_configs, assert_folds):
+    """There is one in each of 3 + 4 + 6 + 3 blocks."""
+    base = center_net_configs["resnet50"]
+    extractor = dataclasses.replace(base.feature_extractor, backbone="resnet50_v2")
+    assert_folds(build_detector(dataclasses.replace(base, feature_extractor=extractor), TWO), num_left=16)
