@@ -48,7 +48,7 @@ def describe_devices(session: "Session") -> Rows:
 
 def compare_with_cpu(session: "Session") -> Rows:
     """Compare a step, and detections, with those of the CPU in float32, from the same variables and images."""
-    from detloom.trainer_module.export.saved_model import share_matched
+    from detloom.trainer_module.export.servable import share_matched
 
     reference = session.reference.numbers(session.values)
     detections = session.reference.detections(session.values)

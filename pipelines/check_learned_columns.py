@@ -14,7 +14,6 @@ def check_learned_columns(run: RunFile) -> None:
             continue
         if not is_kept:
             raise InputError(f"data.{field}: got false, allowed: true, because the detector learns {field}.")
-        for name, got, allowed in (("tflite", list(run.export.tflite), "[]"), ("onnx", run.export.onnx, "false")):
-            if got:
-                why = f"because TensorFlow Lite and ONNX files have no {field}"
-                raise InputError(f"export.{name}: got {got}, allowed: {allowed}, {why}.")
+        if run.export.tflite:
+            why = f"because TensorFlow Lite files have no {field}"
+            raise InputError(f"export.tflite: got {list(run.export.tflite)}, allowed: [], {why}.")

@@ -3,7 +3,7 @@
 # pyproject.toml:
 #
 #   tfx-LINE.txt            the packages of a run: complete, so that pip installs it without resolving
-#   dev-LINE.txt, onnx-...  what an extra of pyproject.toml adds to it
+#   dev-LINE.txt, openvino-...  what an extra of pyproject.toml adds to it
 #   gpu-LINE.txt, tpu-...   what TensorFlow needs for an accelerator
 #
 # docs.in and tools.in become docs.txt and tools.txt. Then set up and run all tests before committing.
@@ -50,7 +50,7 @@ for line in $TFX_LINES; do
     compile "$packages" "${platform[@]}" ../pyproject.toml "tfx-$line.in"
     save "$packages" "pyproject.toml and tfx-$line.in, which has the reasons"
     platform+=(-c "$work/$packages")
-    for extra in dev onnx; do
+    for extra in dev openvino; do
         compile "$extra-$line.txt" "${platform[@]}" --extra "$extra" ../pyproject.toml
         save_added "$extra-$line.txt" "$packages" "the extra $extra of pyproject.toml"
     done

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from detloom.schemas.contracts.detections import ONNX_FOLDER, TFLITE_FOLDER, TFLITE_PROBLEM_FILE
+from detloom.schemas.contracts.detections import TFLITE_FOLDER, TFLITE_PROBLEM_FILE
 from detloom.schemas.contracts.label_map import LABEL_MAP_FILE, LabelMap, label_map_of_examples
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.config import TrainEvalConfig
@@ -18,7 +18,6 @@ from detloom.schemas.reading.text_file import write_text_file
 from detloom.schemas.reading.typed_dict import from_json
 from detloom.schemas.run_file.tuner import apply_hyperparameters
 from detloom.trainer_module.data.records import list_shards
-from detloom.trainer_module.export.onnx_export import check_onnx, export_onnx
 from detloom.trainer_module.export.saved_model import export_saved_model
 from detloom.trainer_module.export.tflite_export import export_tflite
 from detloom.trainer_module.export.tflite_quantization import RangesError
@@ -51,8 +50,6 @@ def run(fn_args: Any) -> None:
     data = data_fingerprint(list_shards(fn_args.train_files), list_shards(fn_args.eval_files))
     serving_dir, chief = Path(fn_args.serving_model_dir), is_chief(strategy)
     settings = from_json(Export, fn_args.custom_config.get(EXPORT_KEY, "{}"))
-    if settings.onnx:
-        check_onnx()
     key = run_key(config, label_map, data)
     with unfinished_run(Path(fn_args.model_run_dir), key, is_chief=chief) as out_dir:
         result = train(config, label_map, fn_args.train_files, fn_args.eval_files, out_dir, strategy)
@@ -65,8 +62,6 @@ def run(fn_args: Any) -> None:
                 _LOGGER.warning("%s", error)
                 tflite_dir.mkdir(parents=True, exist_ok=True)
                 write_text_file(tflite_dir / TFLITE_PROBLEM_FILE, str(error))
-            if settings.onnx:
-                export_onnx(result.detector, serving_dir.parent / ONNX_FOLDER)
             export_saved_model(result.detector, result.config, serving_dir, settings)
     if not chief:
         _wait_for_chief(serving_dir, out_dir)

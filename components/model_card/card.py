@@ -48,7 +48,7 @@ class CardInputs:
     Attributes:
         params: content that does not come from the run.
         model_dir: folder of the SavedModel.
-        tflite_dir, onnx_dir: folders of its TFLite variants and of its ONNX file, which need not exist.
+        tflite_dir: folder of its TFLite variants, which need not exist.
         evaluation_dir: folder with the evaluator's report.
         model_run_dir: folder of the training run.
         dataset_report_dir, rejects_dir: outputs of DatasetValidator and of ingestion.
@@ -60,7 +60,6 @@ class CardInputs:
     params: ModelCardParams
     model_dir: str
     tflite_dir: str | None = None
-    onnx_dir: str | None = None
     evaluation_dir: str | None = None
     model_run_dir: str | None = None
     dataset_report_dir: str | None = None
@@ -81,7 +80,7 @@ def build_card(inputs: CardInputs) -> dict[str, Any]:
     params = inputs.params
     label_map = read_exported_label_map(inputs.model_dir)
     config = model_facts.read_config(f"{inputs.model_dir}/assets/{ASSET_CONFIG}")
-    export = describe_export(inputs.model_dir, inputs.tflite_dir, inputs.onnx_dir)
+    export = describe_export(inputs.model_dir, inputs.tflite_dir)
     report = data_facts.read_dataset_report(inputs.dataset_report_dir) if inputs.dataset_report_dir else None
     folder = inputs.evaluation_dir
     evaluation = read_evaluation(folder, label_map, params.split) if folder else None

@@ -30,7 +30,7 @@ from detloom.components.properties import (
     int_property,
     string_property,
 )
-from detloom.schemas.contracts.detections import ONNX_FOLDER, TFLITE_FOLDER
+from detloom.schemas.contracts.detections import TFLITE_FOLDER
 from detloom.schemas.run_file.evaluator import EvaluatorSettings
 from detloom.schemas.run_file.model_card import CARD_PAGE, ModelCardSettings
 
@@ -48,7 +48,6 @@ class Executor(BaseExecutor):
                 params=ModelCardParams.from_properties(exec_properties),
                 model_dir=str(path_utils.serving_model_path(model.uri, path_utils.is_old_model_artifact(model))),
                 tflite_dir=f"{model.uri}/{TFLITE_FOLDER}",
-                onnx_dir=f"{model.uri}/{ONNX_FOLDER}",
                 evaluation_dir=_uri_of(input_dict, keys.EVALUATION_KEY),
                 model_run_dir=_uri_of(input_dict, MODEL_RUN_KEY),
                 dataset_report_dir=_uri_of(input_dict, DATASET_REPORT_KEY),

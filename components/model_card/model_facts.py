@@ -82,7 +82,7 @@ def check_same_settings(config: TrainEvalConfig, training_dir: str) -> None:
         )
 
 
-def describe_export(model_dir: str, tflite_dir: str | None, onnx_dir: str | None = None) -> dict[str, Any]:
+def describe_export(model_dir: str, tflite_dir: str | None) -> dict[str, Any]:
     """Describe signatures, versions, TFLite variants and the ONNX file of an export.
 
     Returns:
@@ -97,7 +97,7 @@ def describe_export(model_dir: str, tflite_dir: str | None, onnx_dir: str | None
         raise InputError(f"{path}: no such file, needed for the model card: an exported model.")
     created = datetime.datetime.fromtimestamp(tf.io.gfile.stat(path).mtime_nsec / 1e9, datetime.timezone.utc)
     variants = sorted(tf.io.gfile.glob(f"{tflite_dir}/*{names.TFLITE_SUFFIX}")) if tflite_dir else []
-    onnx = f"{onnx_dir}/{names.ONNX_FILE}"
+    onnx = f"{model_dir}/{names.ONNX_FILE}"
     contract_path = f"{model_dir}/assets/{names.ASSET_CONTRACT}"
     with reading_json(contract_path, "the contract of an exported model") as contract:
         return {
@@ -110,7 +110,7 @@ def describe_export(model_dir: str, tflite_dir: str | None, onnx_dir: str | None
                 {"name": path.rpartition("/")[2].removesuffix(names.TFLITE_SUFFIX), "bytes": _bytes_of(path)}
                 for path in variants
             ],
-            "onnx_bytes": _bytes_of(onnx) if onnx_dir and tf.io.gfile.exists(onnx) else None,
+            "onnx_bytes": _bytes_of(onnx) if tf.io.gfile.exists(onnx) else None,
         }
 
 

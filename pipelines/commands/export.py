@@ -44,14 +44,13 @@ def export(
     TRAINED is a training folder (its best weights are exported), an exported or pushed model, or a folder of versions.
     With --checkpoint, export any checkpoint that training can start from, such as one of the detection zoo.
 
-    OUT gets the folders Format-Serving (a SavedModel), Format-TFLite and Format-ONNX. `detloom evaluate --model OUT`
-    evaluates the first two.
+    OUT gets the folders Format-Serving, with a SavedModel and model.onnx, and Format-TFLite. `detloom evaluate --model
+    OUT` evaluates SavedModel and TensorFlow Lite.
     """
     from detloom.pipelines.find_examples import parse_eval_sets
     from detloom.pipelines.local.console import format_next, show_log
-    from detloom.schemas.contracts.detections import ONNX_FOLDER, SERVING_FOLDER, TFLITE_FOLDER
+    from detloom.schemas.contracts.detections import SERVING_FOLDER, TFLITE_FOLDER
     from detloom.trainer_module.export.load_trained import load_trained
-    from detloom.trainer_module.export.onnx_export import check_onnx, export_onnx
     from detloom.trainer_module.export.saved_model import export_saved_model
     from detloom.trainer_module.export.tflite_export import export_tflite
 
@@ -61,8 +60,6 @@ def export(
     if "int8" in settings.tflite and not examples:
         raise InputError("detloom export: --tflite int8 needs --examples to calibrate the value ranges.")
     _check_absent(out_dir)
-    if settings.onnx:
-        check_onnx()
     show_log()
     files = [file for each in parse_eval_sets(copied_examples([examples])) for file in each.files] if examples else []
     if trained is not None:
@@ -75,8 +72,6 @@ def export(
     with replace_when_done(out_dir) as partial:
         partial.mkdir()
         export_tflite(detector, trained_with, settings, files, partial / TFLITE_FOLDER)
-        if settings.onnx:
-            export_onnx(detector, partial / ONNX_FOLDER)
         export_saved_model(detector, trained_with, partial / SERVING_FOLDER, settings)
         _check_absent(out_dir)  # another export may have finished
     for path in (out_dir / SERVING_FOLDER, *sorted(out_dir.glob("*/*.tflite")), *out_dir.glob("*/*.onnx")):

@@ -284,13 +284,16 @@ class CenterNet:
 
     def check_export(self, export: Export) -> None:
         """Raise FieldError for formats to which the detector cannot be converted."""
-        tasks = {"keypoints": self.keypoint_estimation_task, "masks": self.deepmac_mask_estimation}
-        for what, task in tasks.items():
-            if task is not None and (export.tflite or export.onnx):
-                field, got = ("tflite", list(export.tflite)) if export.tflite else ("onnx", True)
-                refuse_export(field, got, f"a model with {what} was never converted; serve the SavedModel")
+        has_masks = self.deepmac_mask_estimation is not None
+        if export.tflite and (has_masks or self.keypoint_estimation_task is not None):
+            what = "masks" if has_masks else "keypoints"
+            refuse_export("tflite", list(export.tflite), f"TensorFlow Lite files have no {what}; use the SavedModel")
+        if export.onnx and has_masks:
+            refuse_export("onnx", True, "crops for masks cannot be converted to ONNX; use the SavedModel")
         if "int8" in export.tflite:
             refuse_export("tflite", "int8", "8 bits lose the peaks, and the model detects nothing; use float16")
+        if export.onnx and export.onnx_outputs == "raw":
+            refuse_export("onnx_outputs", "raw", "CenterNet has no NMS to omit; use detections")
         if export.tflite and export.tflite_outputs == "raw":
             refuse_export("tflite_outputs", "raw", "CenterNet has no NMS to omit; use detections")
 

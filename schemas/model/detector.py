@@ -247,8 +247,6 @@ class Ssd(Ranged):
     def check_export(self, export: Export) -> None:
         """Raise FieldError for formats to which the detector cannot be converted."""
         nms = self.post_processing.batch_non_max_suppression
-        if export.onnx and isinstance(self.box_coder, KeypointBoxCoder):
-            refuse_export("onnx", True, "a keypoint_box_coder was never converted; use another box_coder")
         if export.tflite and isinstance(self.box_coder, KeypointBoxCoder):
             refuse_export("tflite", list(export.tflite), "TensorFlow Lite's NMS cannot decode a keypoint_box_coder")
         if export.tflite and export.tflite_outputs == "detections" and nms.iou_threshold <= 0:

@@ -23,7 +23,10 @@ class Export(Ranged):
     tflite_calibration_images: PositiveInt = 100
     """Number of training images that calibrate the value ranges of int8."""
     onnx: bool = False
-    """Write an ONNX file with all boxes and scores; needs the extra `onnx` (`docs/export.md`)."""
+    """Write `model.onnx` beside the SavedModel, for ONNX Runtime and OpenVINO (`docs/export.md`)."""
+    onnx_outputs: Literal["detections", "raw"] = "detections"
+    """Outputs of the ONNX file: those of the SavedModel, for images of any size, or `raw`, all boxes and scores for
+    images of the network's size."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -146,7 +146,7 @@ class FasterRcnn(Ranged):
         if export.tflite:
             refuse_export("tflite", list(export.tflite), "Faster R-CNN has no TensorFlow Lite form; use the SavedModel")
         if export.onnx:
-            refuse_export("onnx", True, "Faster R-CNN was never converted to ONNX; use the SavedModel")
+            refuse_export("onnx", True, "crops of Faster R-CNN cannot be converted to ONNX; use the SavedModel")
 
     def __post_init__(self) -> None:
         super().__post_init__()

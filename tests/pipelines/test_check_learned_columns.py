@@ -21,5 +21,5 @@ def test_a_detector_that_learns_masks_needs_data_with_masks(small_run, monkeypat
         checks.check_learned_columns(run)
     run = replace(run, data=replace(run.data, keypoints=True))
     checks.check_learned_columns(run)
-    with pytest.raises(InputError, match=r"export\.onnx: got True, allowed: false.*no masks"):
-        checks.check_learned_columns(replace(run, export=Export(onnx=True)))
+    with pytest.raises(InputError, match=r"export\.tflite: got \['float16'\], allowed: \[\].*no masks"):
+        checks.check_learned_columns(replace(run, export=Export(tflite=("float16",))))

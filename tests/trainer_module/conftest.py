@@ -261,6 +261,45 @@ def changed() -> Callable[[Any, dict[str, Any]], Any]:
 
 
 @pytest.fixture(scope="session")
+def assert_onnx_file_detects() -> Callable[..., None]:
+    """`assert_onnx_file_detects(detector, path, settings)` gives the network random kernels, so that scores differ.
+
+    The file is written for two images of one size, and called with other numbers of images of other sizes.
+    """
+    import tensorflow as tf
+
+    from detloom.schemas.contracts.detections import NUM_DETECTIONS
+    from detloom.trainer_module.export import onnx_export
+    from detloom.trainer_module.export.servable import Servable, share_matched
+
+    def make_images(num: int, height: int, width: int) -> np.ndarray:
+        small = np.random.default_rng(num).integers(0, 256, (num, height // 5 + 1, width // 5 + 1, 3), np.uint8)
+        return small.repeat(5, axis=1).repeat(5, axis=2)[:, :height, :width]
+
+    def check(detector: Any, path: Path, settings: Any) -> None:
+        random = np.random.default_rng(0)
+        for variable in detector.network.trainable_variables:
+            if "kernel" in variable.path:
+                variable.assign(random.normal(0, 2 * np.prod(variable.shape[:-1]) ** -0.5, variable.shape))
+        servable = Servable(detector, settings)
+
+        def expected_for(images: np.ndarray) -> dict[str, np.ndarray]:
+            return servable.to_relative(servable.from_images(tf.constant(images)), images.shape[1:3])
+
+        first = make_images(2, 80, 90)
+        onnx_export.export_onnx(servable, first, expected_for(first), path)
+        session = onnx_export.load_session(path.read_bytes())
+        for images in (first, make_images(1, 130, 60), make_images(3, 64, 64)):
+            expected = expected_for(images)
+            assert expected[NUM_DETECTIONS].all()
+            found = servable.to_relative(onnx_export.run(session, images), images.shape[1:3])
+            assert set(found) == set(expected)
+            assert share_matched(expected, found) >= 0.95
+
+    return check
+
+
+@pytest.fixture(scope="session")
 def make_spread_detector() -> Callable[..., Any]:
     """Build a detector whose class scores differ clearly, so that rounding does not change their order."""
 

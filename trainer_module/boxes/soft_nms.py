@@ -86,12 +86,10 @@ def select_softly_on_host(
     It selects up to `max_detections_per_class` pairs of each class.
     """
 
-    def select_of_class(
-        boxes_N4: tf.Tensor, class_indices_N: tf.Tensor, scores_N: tf.Tensor, least_score: tf.Tensor, class_index: int
-    ) -> tf.Tensor:
+    def select_of_class(boxes_N4: tf.Tensor, scores_N: tf.Tensor, least_score: tf.Tensor) -> tf.Tensor:
         places, scores = tf.image.non_max_suppression_with_scores(
             boxes_N4,
-            tf.where(class_indices_N == class_index, scores_N, NOT_SELECTED),
+            scores_N,
             config.max_detections_per_class,
             iou_threshold=1.0,
             score_threshold=least_score,
@@ -100,7 +98,11 @@ def select_softly_on_host(
         return tf.tensor_scatter_nd_update(tf.fill(tf.shape(scores_N), NOT_SELECTED), places[:, tf.newaxis], scores)
 
     def select_of_image(image: tuple[tf.Tensor, ...]) -> tf.Tensor:
-        of_classes = (select_of_class(*image, class_index) for class_index in range(num_classes))
+        boxes_N4, class_indices_N, scores_N, least_score = image
+        of_classes = (
+            select_of_class(boxes_N4, tf.where(class_indices_N == class_index, scores_N, NOT_SELECTED), least_score)
+            for class_index in range(num_classes)
+        )
         return functools.reduce(tf.maximum, of_classes)
 
     images = (boxes_yxyx_BN4, class_indices_BN, scores_BN, least_score_B)

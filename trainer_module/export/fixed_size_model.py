@@ -21,8 +21,8 @@ def check_fixed_size(family: Family) -> None:
     lost = [noun for column, noun in ((MASKS, "masks"), (KEYPOINTS, "keypoints")) if column in columns]
     if lost:
         raise InputError(
-            f"export: a detector with {' and '.join(lost)} cannot be exported to TensorFlow Lite or ONNX; set "
-            "export.tflite to [] and export.onnx to false, and use the SavedModel."
+            f"export: a detector with {' and '.join(lost)} cannot be exported to TensorFlow Lite, or to ONNX with raw "
+            "outputs; use the SavedModel."
         )
 
 

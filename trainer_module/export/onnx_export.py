@@ -1,90 +1,92 @@
-"""Export a trained detector as an ONNX file. Needs the packages of the extra `onnx`.
-
-The model takes images of the network's size, float32 [B, H, W, 3] with colors of 0 to 255, and normalizes them. It
-returns the raw boxes and scores; the caller runs non-maximum suppression. A family without raw outputs returns
-detections.
-"""
+"""Export a trained detector as an ONNX file: from images to detections, as the SavedModel, or to its raw outputs."""
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 import tensorflow as tf
 
 from detloom.schemas.contracts import detections as names
-from detloom.schemas.contracts.label_map import write_label_map
-from detloom.schemas.errors import InputError
+from detloom.schemas.contracts.label_map import format_label_map
 from detloom.schemas.reading.replace_when_done import replace_when_done
-from detloom.schemas.reading.text_file import write_text_file
-from detloom.trainer_module.detectors.detector import Detector
 from detloom.trainer_module.export.fixed_size_model import FixedSizeModel
-from detloom.trainer_module.export.serving_contract import describe_network_input, describe_versions
-from detloom.trainer_module.files.strict_json import to_strict_json
+from detloom.trainer_module.export.onnx_graph import convert_to_onnx
+from detloom.trainer_module.export.onnx_operations import HANDLERS
+from detloom.trainer_module.export.servable import Servable, detect_images
 from detloom.trainer_module.runtime.numerics import without_tf32
 
-_OPSET = 17  # of ONNX 1.12 (2022), which common runtimes support
-_TOLERANCE = 1e-3  # relative and absolute; runtimes sum in another order
+_TOLERANCE = 1e-3  # of raw outputs, relative and absolute; runtimes sum in another order
+_INPUT = names.SIGNATURE_INPUTS[names.SIGNATURE_IMAGES]
 _LOGGER = logging.getLogger("detloom")
 
 
-def check_onnx() -> None:
-    """Check for the packages, before a training run that would end without the file.
+def export_onnx(servable: Servable, images: np.ndarray, expected: dict[str, np.ndarray], path: Path) -> None:
+    """Write an ONNX file atomically, and run it once.
+
+    Args:
+        images: uint8 [B, H, W, 3].
+        expected: detections of the model in memory in these images, with relative boxes.
 
     Raises:
-        InputError: if packages are missing.
+        InputError: if the detector cannot be converted.
+        RuntimeError: if the results of ONNX Runtime differ from those of the model in memory.
     """
-    try:
-        import onnxruntime  # noqa: F401
-        import tf2onnx  # noqa: F401
-    except ImportError as error:
-        raise InputError(
-            f"export.onnx: needs tf2onnx and onnxruntime ({error}); run pip install '.[onnx]' in detloom's checkout."
-        ) from None
-
-
-def export_onnx(detector: Detector, folder: Path) -> Path:
-    """Write `model.onnx`, label map and contract into `folder` atomically, and run the model once.
-
-    The caller has checked the settings with `config.model.check_export`.
-
-    Raises:
-        InputError: see `check_onnx`.
-        RuntimeError: if the results of the ONNX runtime differ from those of the model in memory.
-    """
-    check_onnx()
-    import tf2onnx
-
-    model = FixedSizeModel(detector, raw=True, max_detections=100, batch_size=None)
-    (spec,) = model.serve.input_signature
-    converted, _ = tf2onnx.convert.from_function(model.serve, input_signature=[spec], opset=_OPSET)
-    serialized = converted.SerializeToString()
-    outputs = _check(serialized, model)
-    contract = {
-        "input": {"name": spec.name, **describe_network_input(detector.preprocessing)},
-        "outputs": outputs,
-        "versions": describe_versions(),
-    }
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with replace_when_done(folder) as partial:
-        partial.mkdir()
-        (partial / names.ONNX_FILE).write_bytes(serialized)
-        write_label_map(partial / names.ASSET_LABEL_MAP, detector.label_map)
-        write_text_file(partial / names.ASSET_CONTRACT, to_strict_json(contract, indent=1) + "\n")
+    is_raw = servable.settings.onnx_outputs == "raw"
+    serialized = _convert_raw(servable) if is_raw else _convert(servable)
+    session = load_session(serialized)
+    if is_raw:
+        _check_raw(session, servable)
+    else:
+        servable.check(str(path), images, expected, run(session, images))
+    with replace_when_done(path) as partial:
+        partial.write_bytes(serialized)
     _LOGGER.info(
-        "ONNX: %.2f MB; the results of the ONNX runtime equal those of the model in memory.", len(serialized) / 1e6
+        "ONNX: %.2f MB; the results of ONNX Runtime were compared with the model in memory.", path.stat().st_size / 1e6
     )
-    return folder / names.ONNX_FILE
 
 
-def _check(serialized: bytes, model: FixedSizeModel) -> list[str]:
-    """Run the model on two random images and compare; return the names of its outputs."""
-    import onnxruntime
+def _convert(servable: Servable) -> bytes:
+    detector = replace(servable.detector, suppresses_on_host=False)
 
-    session = onnxruntime.InferenceSession(serialized, providers=["CPUExecutionProvider"])
-    (spec,) = model.serve.input_signature
-    images = np.random.default_rng(0).uniform(0, 255, [2, *spec.shape[1:]]).astype(np.float32)
+    def detect(images: tf.Tensor) -> dict[str, tf.Tensor]:
+        return detect_images(detector, servable.settings, images)
+
+    spec = tf.TensorSpec([None, None, None, 3], tf.uint8)
+    return _serialize(tf.function(detect, autograph=False).get_concrete_function(spec), servable)
+
+
+def _convert_raw(servable: Servable) -> bytes:
+    model = FixedSizeModel(servable.detector, raw=True, max_detections=100, batch_size=None)
+    return _serialize(model.serve.get_concrete_function(), servable)
+
+
+def _serialize(function: tf.types.experimental.ConcreteFunction, servable: Servable) -> bytes:
+    model = convert_to_onnx(function, _INPUT, HANDLERS)
+    model.metadata_props.add(key=names.ASSET_LABEL_MAP, value=format_label_map(servable.detector.label_map))
+    serialized: bytes = model.SerializeToString(deterministic=True)
+    return serialized
+
+
+def load_session(serialized: bytes) -> onnxruntime.InferenceSession:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # errors
+    return onnxruntime.InferenceSession(serialized, options, providers=["CPUExecutionProvider"])
+
+
+def run(session: onnxruntime.InferenceSession, images: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the outputs by name."""
     outputs = [output.name for output in session.get_outputs()]
-    computed = dict(zip(outputs, session.run(outputs, {spec.name: images}), strict=True))
+    return dict(zip(outputs, session.run(outputs, {_INPUT: images}), strict=True))
+
+
+def _check_raw(session: onnxruntime.InferenceSession, servable: Servable) -> None:
+    """Compare the outputs for two random images of the network's size."""
+    model = FixedSizeModel(servable.detector, raw=True, max_detections=100, batch_size=None)
+    shape = [2, *servable.detector.preprocessing.network_hw, 3]
+    images = np.random.default_rng(0).uniform(0, 255, shape).astype(np.float32)
+    found = run(session, images)
     with without_tf32():
         expected = {name: value.numpy() for name, value in model.serve(tf.constant(images)).items()}
     for name, value in expected.items():
@@ -92,8 +94,6 @@ def _check(serialized: bytes, model: FixedSizeModel) -> list[str]:
             continue  # without raw outputs: the order of equal scores is not defined
         if not np.isfinite(value).all():
             _LOGGER.warning("ONNX: %s is not finite, because the training diverged, and is not compared.", name)
-            continue
-        if not np.allclose(computed[name], value, rtol=_TOLERANCE, atol=_TOLERANCE):
-            worst = np.abs(computed[name] - value).max()
+        elif not np.allclose(found[name], value, rtol=_TOLERANCE, atol=_TOLERANCE):
+            worst = np.abs(found[name] - value).max()
             raise RuntimeError(f"ONNX: {name} differs from the model in memory by {worst:g}, allowed: {_TOLERANCE:g}.")
-    return outputs

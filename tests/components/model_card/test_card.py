@@ -218,9 +218,8 @@ def test_tflite_variants_have_size_and_metrics(make_inputs, own_folders):
 
 
 def test_an_onnx_file_is_listed_with_its_size(make_inputs, own_folders):
-    (own_folders / "model/Format-ONNX").mkdir()
-    (own_folders / "model/Format-ONNX/model.onnx").write_bytes(b"0" * 200)
-    card = build_card(make_inputs(own_folders, onnx_dir=str(own_folders / "model/Format-ONNX")))
+    (own_folders / "model/Format-Serving/model.onnx").write_bytes(b"0" * 200)
+    card = build_card(make_inputs(own_folders))
     assert card["export"]["onnx_bytes"] == 200
     assert "ONNX" in format_markdown(card)
 

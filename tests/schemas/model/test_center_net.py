@@ -175,10 +175,13 @@ def test_impossible_keypoints_are_rejected(names, changes, message):
         make_keypoints(*names, **changes)
 
 
-@pytest.mark.parametrize(("export", "field"), [(Export(tflite=("float16",)), "tflite"), (Export(onnx=True), "onnx")])
-def test_a_model_with_keypoints_is_not_converted(export, field):
-    with pytest.raises(InputError, match=f"{field}.*a model with keypoints was never converted"):
-        make(keypoint_estimation_task=make_keypoints("ear")).check_export(export)
+def test_a_model_with_keypoints_has_an_onnx_file_but_no_tflite_files():
+    model = make(keypoint_estimation_task=make_keypoints("ear"))
+    with pytest.raises(InputError, match=r"tflite.*TensorFlow Lite files have no keypoints"):
+        model.check_export(Export(tflite=("float16",)))
+    with pytest.raises(InputError, match=r"onnx_outputs.*no NMS"):
+        model.check_export(Export(onnx=True, onnx_outputs="raw"))
+    model.check_export(Export(onnx=True))
 
 
 def test_the_class_of_persons_has_its_displayed_name():

@@ -18,8 +18,8 @@ from detloom.schemas.model.export_and_quantization import Export
 from detloom.schemas.model.faster_rcnn import FasterRcnn
 from detloom.schemas.reading.typed_dict import to_canonical_json
 from detloom.trainer_module.detectors.detector import Detector
-from detloom.trainer_module.export import saved_model
 from detloom.trainer_module.export.folded_batch_norm import fold_batch_norms
+from detloom.trainer_module.export.servable import Servable, detect_images, share_matched
 from detloom.trainer_module.layers.fused_batch_norm import FusedBatchNorm
 
 _HERE = Path(__file__).parent
@@ -65,15 +65,15 @@ def assert_export_compiles() -> Callable[[Detector], None]:
         tf.config.run_functions_eagerly(False)
         images = tf.constant(np.random.default_rng(0).integers(0, 256, (2, 50, 70, 3), np.uint8))
         with _spread_scores(detector):
-            servable, traced_for_xla = (saved_model._Servable(detector, Export()) for _ in range(2))
-            function = tf.function(traced_for_xla.from_images, jit_compile=True, autograph=False)
-            plain = tf.function(servable.from_images, autograph=False)(images)
+            folded = fold_batch_norms(detector)
+            function = tf.function(lambda images: detect_images(folded, Export(), images), jit_compile=True)
+            plain = Servable(detector, Export()).from_images(images)
             one, other = ({name: value.numpy() for name, value in found.items()} for found in (plain, function(images)))
         if isinstance(detector.config, FasterRcnn):  # with random weights, it may find nothing
             assert one["detection_boxes"].shape == other["detection_boxes"].shape
         else:
             assert one["num_detections"].all()
-        assert saved_model.share_matched(one, other) >= 0.9
+        assert share_matched(one, other) >= 0.9
         assert_on_device(function, images)
 
     return check

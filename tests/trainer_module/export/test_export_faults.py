@@ -18,7 +18,7 @@ def detector(tiny_config):
 @pytest.fixture
 def without_signatures(monkeypatch):
     """Write no signatures, because tracing them takes most of an export."""
-    monkeypatch.setattr(export._Servable, "signatures", lambda self: {})
+    monkeypatch.setattr(export.Servable, "signatures", lambda self: {})
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from detloom.trainer_module.detectors.detector import Keypoints
 from detloom.trainer_module.detectors.families import build_detector
 from detloom.trainer_module.export import saved_model as export
 from detloom.trainer_module.export.fixed_size_model import check_fixed_size
+from detloom.trainer_module.export.servable import detect_images
 from detloom.trainer_module.export.serving_contract import format_contract
 from detloom.trainer_module.inference.encoded_image import EncodedImage
 from detloom.trainer_module.inference.saved_model_runtime import SavedModelRuntime
@@ -144,7 +145,7 @@ def check_with_bias(model_dir, loaded, detector, monkeypatch):
 
     def call(value):
         bias.assign(tf.fill(bias.shape, value))
-        export._check_export(export._Servable(detector, Export()), model_dir, export._make_inputs((64, 64)))
+        export._check_export(export.Servable(detector, Export()), model_dir, export._make_inputs((64, 64)))
 
     yield call
     bias.assign(before)
@@ -166,8 +167,8 @@ def test_an_export_is_not_compared_with_detections_that_depend_on_rounding(check
         shift = 0.01 if tf.executing_eagerly() else 0.0  # else it is part of a graph, which is optimized differently
         return {**outputs, names.SCORES: outputs[names.SCORES] + shift}
 
-    plain = export._Servable.from_images
-    monkeypatch.setattr(export._Servable, "from_images", from_images)
+    plain = export.Servable.from_images
+    monkeypatch.setattr(export.Servable, "from_images", from_images)
     check_with_bias(1.0)
     assert "rounding changes the detections" in caplog.text
 
@@ -186,7 +187,7 @@ def test_an_export_that_fails_its_check_is_removed(tmp_path, detector, tiny_conf
         raise RuntimeError("differs")
 
     monkeypatch.setattr(export, "_check_export", refuse)
-    monkeypatch.setattr(export._Servable, "signatures", lambda self: {})  # tracing them takes the most of an export
+    monkeypatch.setattr(export.Servable, "signatures", lambda self: {})  # tracing them takes the most of an export
     with pytest.raises(RuntimeError, match="differs"):
         export.export_saved_model(detector, tiny_config, tmp_path / "model")
     assert not (tmp_path / "model").exists()
@@ -206,15 +207,13 @@ def test_masks_and_keypoints_are_outputs_and_keypoints_have_the_unit_of_the_boxe
             return {**boxes, **shapes}
 
     with_shapes = WithShapes(**{each.name: getattr(detector, each.name) for each in fields(detector)})
-    prepared = tf.zeros([1, 64, 64, 3]), tf.constant([[64, 64]]), tf.constant([[40, 80]])
-    relative = export._Servable(with_shapes, Export())._detect_prepared(*prepared)
-    assert set(relative) == {names.BOXES, *shapes}
-    servable = export._Servable(with_shapes, Export(box_units="pixels"))
-    in_pixels = servable._detect_prepared(*prepared)
+    images = tf.zeros([1, 40, 80, 3])
+    assert set(detect_images(with_shapes, Export(), images)) == {names.BOXES, *shapes}
+    in_pixels = detect_images(with_shapes, Export(box_units="pixels"), images)
     np.testing.assert_allclose(in_pixels[names.BOXES][0, 0], [20, 40, 20, 40])
     np.testing.assert_allclose(in_pixels[names.KEYPOINTS][0, 0], [[20, 20], [20, 20]])
     np.testing.assert_array_equal(in_pixels[names.MASKS], shapes[names.MASKS])
-    again = servable.to_relative(in_pixels, (40, 80))
+    again = export.Servable(detector, Export(box_units="pixels")).to_relative(in_pixels, (40, 80))
     np.testing.assert_allclose(again[names.KEYPOINTS], shapes[names.KEYPOINTS])
 
 

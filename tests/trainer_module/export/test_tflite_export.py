@@ -1,13 +1,10 @@
-import importlib.util
 import io
 import json
 import re
 import shutil
-import sys
 import zipfile
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,16 +13,13 @@ from PIL import Image
 from tensorflow.lite.tools import flatbuffer_utils
 
 from detloom.schemas.contracts import detections as names
-from detloom.schemas.contracts.label_map import LabelMap, write_label_map
+from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import FieldError, InputError
 from detloom.schemas.model.export_and_quantization import Export
 from detloom.schemas.model.network import KeepAspectRatioResizer
 from detloom.schemas.presets.presets import find_preset
 from detloom.trainer_module.data.records import ExampleFeatures
 from detloom.trainer_module.detectors.families import family_of
-from detloom.trainer_module.export.fixed_size_model import FixedSizeModel
-from detloom.trainer_module.export.onnx_export import export_onnx
-from detloom.trainer_module.export.serving_contract import describe_network_input
 from detloom.trainer_module.export.tflite_export import export_tflite
 from detloom.trainer_module.export.tflite_metadata import read_packed_files
 from detloom.trainer_module.export.tflite_quantization import RangesError
@@ -136,8 +130,8 @@ def test_metadata_labels_configuration_and_contract_are_in_the_file(exported):
 
 @pytest.mark.parametrize("size_wh", [(64, 64), (130, 90)])
 def test_the_page_s_code_detects_what_detloom_does(exported, tiny_config, size_wh, tmp_path, monkeypatch, capsys):
-    """Run the blocks of docs/export.md; without ONNX's packages, the model in memory stands for its runtime."""
-    detector, folder = exported
+    """Run the block of docs/export.md."""
+    _, folder = exported
     lite = tmp_path / "lite/Format-TFLite"
     shutil.copytree(folder, lite)
     monkeypatch.chdir(tmp_path)
@@ -146,38 +140,17 @@ def test_the_page_s_code_detects_what_detloom_does(exported, tiny_config, size_w
     page = (
         (Path(__file__).parents[3] / "docs/export.md").read_text().replace("0.3", "0.01")
     )  # the network is not trained
-    for_tflite, for_onnx = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    namespace = {}
-    exec(for_tflite, namespace)
+    exec(re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0], {})
     (rows,) = TfliteRuntime(str(lite / "float16.tflite")).detect([EncodedImage(Path("photo.jpg").read_bytes())])
     expected = [rows[names.SCORES][0], *rows[names.BOXES][0]]
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == pytest.approx(len(rows[names.SCORES]), abs=1)
     np.testing.assert_allclose(numbers_of(lines[0]), expected, atol=0.02)
 
-    write_onnx(detector, Path("exported/Format-ONNX"), monkeypatch)
-    exec(for_onnx, namespace)
-    lines = capsys.readouterr().out.splitlines()
-    np.testing.assert_allclose(max(map(numbers_of, lines)), expected, atol=0.02)
-
 
 def numbers_of(line):
     """Return score, ymin, xmin, ymax and xmax of a line that begins with a name."""
     return [float(word) for word in line.split()[-5:]]
-
-
-def write_onnx(detector, folder, monkeypatch):
-    if all(map(importlib.util.find_spec, ("tf2onnx", "onnxruntime"))):
-        export_onnx(detector, folder)
-        return
-    model = FixedSizeModel(detector, raw=True, max_detections=100, batch_size=None)
-    run = lambda outputs, inputs: [model.serve(*inputs.values())[name].numpy() for name in outputs]  # noqa: E731
-    runtime = SimpleNamespace(InferenceSession=lambda path, providers: SimpleNamespace(run=run))
-    monkeypatch.setitem(sys.modules, "onnxruntime", runtime)
-    folder.mkdir(parents=True)
-    contract = {"name": "input_tensor", **describe_network_input(detector.preprocessing)}
-    (folder / "contract.json").write_text(json.dumps({"input": contract}))
-    write_label_map(folder / "label_map.pbtxt", LABEL_MAP)
 
 
 @pytest.mark.slow  # another conversion

@@ -209,8 +209,9 @@ def test_a_wrong_value_is_named(settings, message):
 
 
 def test_masks_are_refused_in_other_formats_and_with_keypoints(config, keypoint_task):
-    with pytest.raises(FieldError, match="masks was never converted"):
-        config.check_export(Export(tflite=("float16",)))
+    for settings, message in ((Export(tflite=("float16",)), "no masks"), (Export(onnx=True), "crops for masks")):
+        with pytest.raises(FieldError, match=message):
+            config.check_export(settings)
     with pytest.raises(FieldError, match="deepmac_mask_estimation: got set"):
         dataclasses.replace(config, keypoint_estimation_task=keypoint_task)
 

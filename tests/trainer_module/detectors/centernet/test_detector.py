@@ -9,6 +9,7 @@ from detloom.schemas.contracts.detections import BOXES, NUM_DETECTIONS, OUTPUT_N
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.center_net import CenterNet, PredictionHeadParams
+from detloom.schemas.model.export_and_quantization import Export
 from detloom.trainer_module.detectors.detector import Detector
 from detloom.trainer_module.detectors.families import build_detector, family_of
 
@@ -89,6 +90,12 @@ def cats(config, keypoint_task) -> Detector:
     keras.utils.set_random_seed(0)
     model = dataclasses.replace(config, keypoint_estimation_task=task)
     return build_detector(model, LabelMap.from_names(["dog", "cat"]))
+
+
+@pytest.mark.slow
+def test_keypoints_are_outputs_of_the_onnx_file(cats, assert_onnx_file_detects, tmp_path):
+    tf.config.run_functions_eagerly(False)
+    assert_onnx_file_detects(cats, tmp_path / "model.onnx", Export(box_units="pixels"))
 
 
 @pytest.fixture(scope="module")

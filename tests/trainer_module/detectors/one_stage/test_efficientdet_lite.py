@@ -11,7 +11,6 @@ from detloom.schemas.model.export_and_quantization import Export
 from detloom.trainer_module.data.records import ExampleFeatures
 from detloom.trainer_module.detectors.families import family_of
 from detloom.trainer_module.detectors.one_stage.network import normalize
-from detloom.trainer_module.export import onnx_export
 from detloom.trainer_module.export.tflite_export import export_tflite
 from detloom.trainer_module.inference.encoded_image import EncodedImage
 from detloom.trainer_module.inference.tflite_runtime import TfliteRuntime
@@ -77,13 +76,6 @@ def test_float16_and_8_bit_files_find_what_the_model_in_memory_finds(
     interpreter.allocate_tensors()
     kinds = {each["dtype"] for each in interpreter.get_tensor_details() if "neck" in each["name"]}
     assert np.float32 not in kinds
-
-
-@pytest.mark.nightly
-def test_the_onnx_file_equals_the_model_in_memory(detector, tmp_path):
-    for package in ("tf2onnx", "onnxruntime"):
-        pytest.importorskip(package, reason="pip install 'detloom[onnx]'")
-    assert onnx_export.export_onnx(detector, tmp_path / "onnx").stat().st_size > 0  # compares them itself
 
 
 def test_all_batch_norms_are_folded(detector, assert_folds):
