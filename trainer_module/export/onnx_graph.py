@@ -134,6 +134,10 @@ class OnnxGraph:
         """Add the nodes of a function; return the names of its outputs."""
         for tensor, name in zip(graph.inputs, inputs, strict=True):
             self.set(tensor, name)
+        return self.add_operations(graph)
+
+    def add_operations(self, graph: tf.Graph) -> list[str]:
+        """Add the nodes of a graph whose inputs are known; return the names of its outputs."""
         for operation in graph.get_operations():
             self._convert(operation)
         return [self.get(tensor) for tensor in graph.outputs]
@@ -205,7 +209,7 @@ def value_info(name: str, tensor: tf.Tensor) -> onnx.ValueInfoProto:
 def convert_to_onnx(
     function: tf.types.experimental.ConcreteFunction, input_name: str, handlers: dict[str, Handler]
 ) -> onnx.ModelProto:
-    """Convert a function of one tensor that returns a dictionary; its variables become constants.
+    """Convert a function of images [B, H, W, C] that returns a dictionary; its variables become constants.
 
     Raises:
         InputError: for an operation that has no handler.
@@ -214,12 +218,13 @@ def convert_to_onnx(
     names = Names(frozen.graph)
     graph = OnnxGraph(names, handlers)
     outputs = dict(zip(sorted(function.structured_outputs), frozen.outputs, strict=True))
-    found = graph.call(frozen.graph, [input_name])
+    (images,) = frozen.graph.inputs
+    graph.set_channels_first(images, graph.add("Transpose", input_name, perm=TO_CHANNELS_FIRST))  # while they are bytes
+    found = graph.add_operations(frozen.graph)
     infos = []
     for name, internal, tensor in zip(outputs, found, frozen.outputs, strict=True):
         graph.rename(internal, name)
         infos.append(value_info(name, tensor))
-    (tensor,) = frozen.graph.inputs
-    proto = graph.to_proto([value_info(input_name, tensor)], infos, tuple(names.arrays))
+    proto = graph.to_proto([value_info(input_name, images)], infos, tuple(names.arrays))
     opset = onnx.helper.make_opsetid("", OPSET)
     return onnx.helper.make_model(proto, opset_imports=[opset], ir_version=_IR_VERSION, producer_name="detloom")

@@ -10,7 +10,7 @@ import onnx
 import tensorflow as tf
 
 from detloom.schemas.errors import InputError
-from detloom.trainer_module.export.onnx_graph import TO_CHANNELS_FIRST, Handler, OnnxGraph, value_info
+from detloom.trainer_module.export.onnx_graph import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Handler, OnnxGraph, value_info
 
 HANDLERS: dict[str, Handler] = {}
 _AXIS = {0: 0, 1: 2, 2: 3, 3: 1}  # of a tensor with its channels last: the same axis with its channels first
@@ -336,7 +336,12 @@ def _top_k(graph: OnnxGraph, operation: tf.Operation) -> None:
 
 @_handles("Shape")
 def _shape(graph: OnnxGraph, operation: tf.Operation) -> None:
-    shape = graph.add("Shape", graph.get(operation.inputs[0]))
+    (tensor,) = operation.inputs
+    if graph.has_channels_first(tensor):
+        sizes = graph.add("Shape", graph.get_channels_first(tensor))
+        shape = graph.add("Gather", sizes, graph.ints(*TO_CHANNELS_LAST), axis=0)
+    else:
+        shape = graph.add("Shape", graph.get(tensor))
     graph.set(operation.outputs[0], graph.cast(shape, operation.outputs[0].dtype))
 
 
