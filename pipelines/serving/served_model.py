@@ -68,10 +68,9 @@ class ServedModel:
         return {"model_version_status": [{"version": str(self.version), "state": "AVAILABLE", "status": status}]}
 
     def metadata(self) -> dict[str, Any]:
-        """Return a `GetModelMetadataResponse`. It is read from the SavedModel, for which TensorFlow is imported.
+        """Return a `GetModelMetadataResponse`, which TensorFlow reads from the SavedModel now.
 
-        Raises:
-            RequestError: the file was removed.
+        Raises `RequestError` if the file was removed.
         """
         from detloom.trainer_module.inference.saved_model_runtime import read_signatures
 

@@ -23,7 +23,8 @@ def make_tiny_onnx() -> onnx.ModelProto:
         helper.make_node("Unsqueeze", ["score", "axis1"], ["detection_scores"]),
         helper.make_node("Unsqueeze", ["num_detections", "axis1"], ["detection_classes"]),
         helper.make_node("Unsqueeze", ["detection_classes", "axis2"], ["ones"]),
-        helper.make_node("Mul", ["ones", "box"], ["detection_boxes"]),
+        helper.make_node("Mul", ["ones", "box"], ["boxes"]),
+        helper.make_node("Identity", ["boxes"], ["detection_boxes"]),  # OpenVINO leaves it out
     ]
     shapes = {"boxes": ["B", 1, 4], "scores": ["B", 1], "classes": ["B", 1]}
     outputs = {**{f"detection_{name}": shape for name, shape in shapes.items()}, "num_detections": ["B"]}

@@ -9,9 +9,11 @@ from typing import Literal
 from detloom.schemas.contracts.detections import ONNX_FILE
 from detloom.schemas.contracts.runtime_names import RuntimeName
 from detloom.schemas.errors import InputError
+from detloom.trainer_module.inference.onnx_file_runtime import OnnxFileRuntime, RawOutputsError
 from detloom.trainer_module.inference.runtime import ContractRuntime
 from detloom.trainer_module.runtime.host_devices import has_nvidia_gpu
 
+_Name = Literal["tensorflow", "onnxruntime", "openvino"]
 _LOGGER = logging.getLogger("detloom")
 
 
@@ -19,14 +21,24 @@ def load_runtime(model_dir: Path, runtime: RuntimeName = "auto") -> ContractRunt
     """Load a model from the folder of its SavedModel, which may contain `model.onnx`.
 
     Args:
-        runtime: "auto" takes the fastest that the files and this machine allow, and logs which: TensorFlow with a GPU
-            of NVIDIA, or without `model.onnx`; else OpenVINO if it is installed, else ONNX Runtime.
+        runtime: "auto" takes TensorFlow with a GPU of NVIDIA, or without an ONNX file that returns detections; else
+            OpenVINO if it is installed, else ONNX Runtime. It logs which.
 
     Raises:
         InputError: the runtime is not installed, its file is missing, or the model cannot be loaded.
     """
-    name = _choose(model_dir) if runtime == "auto" else runtime
+    if runtime != "auto":
+        return _load(model_dir, runtime)
+    name = _choose(model_dir)
+    try:
+        loaded = _load(model_dir, name)
+    except RawOutputsError:
+        name, loaded = "tensorflow", _load(model_dir, "tensorflow")
     _LOGGER.info("Runtime: %s.", name)
+    return loaded
+
+
+def _load(model_dir: Path, name: _Name) -> ContractRuntime:
     if name == "tensorflow":
         from detloom.trainer_module.inference.saved_model_runtime import SavedModelRuntime
 
@@ -35,19 +47,14 @@ def load_runtime(model_dir: Path, runtime: RuntimeName = "auto") -> ContractRunt
         raise InputError(f"runtime: {name} is not installed; run pip install {name}, or choose another runtime.")
     if not (model_dir / ONNX_FILE).is_file():
         raise InputError(f"{model_dir}: has no {ONNX_FILE}, which {name} needs; export it, or choose tensorflow.")
-    from detloom.trainer_module.inference.onnx_file_runtime import OnnxFileRuntime
-
     return OnnxFileRuntime(str(model_dir), name)
 
 
-def _choose(model_dir: Path) -> Literal["tensorflow", "onnxruntime", "openvino"]:
+def _choose(model_dir: Path) -> _Name:
     has_gpu = has_nvidia_gpu() and os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1")
-    if (model_dir / ONNX_FILE).is_file() and not has_gpu:
-        if _is_installed("openvino"):
-            return "openvino"
-        if _is_installed("onnxruntime"):
-            return "onnxruntime"
-    return "tensorflow"
+    if has_gpu or not (model_dir / ONNX_FILE).is_file():
+        return "tensorflow"
+    return "openvino" if _is_installed("openvino") else "onnxruntime"
 
 
 def _is_installed(package: str) -> bool:

@@ -62,18 +62,14 @@ class ModelInProcess:
         """
         self._engine, self._content = engine, content
         self._key = f"{engine} {hashlib.sha256(content).hexdigest()}"
-        self.description = self._ask(None)
+        self.description = self.run(None)
 
-    def run(self, inputs: _Arrays) -> dict[str, Array]:
-        """Return the outputs for a batch.
+    def run(self, inputs: _Arrays | None) -> Any:
+        """Return the outputs for a batch by name; without inputs, return the description.
 
         Raises:
             RuntimeError: with the reason, if the call fails, ends its process or takes too long.
         """
-        outputs: dict[str, Array] = self._ask(inputs)
-        return outputs
-
-    def _ask(self, inputs: _Arrays | None) -> Any:
         with _LOCK:
             process = _process_of(os.getpid())  # a forked process has its own
             try:

@@ -18,6 +18,10 @@ _MAX_FILE_BYTES = 1 << 30
 _INPUT = names.SIGNATURE_INPUTS[names.SIGNATURE_IMAGES]
 
 
+class RawOutputsError(InputError):
+    """The file leaves suppression to its caller (`export.onnx_outputs: raw`)."""
+
+
 class OnnxFileRuntime(ContractRuntime):
     """`model.onnx` in its full form: uint8 [B, H, W, 3] of any size in, the outputs of the contract out."""
 
@@ -34,8 +38,9 @@ class OnnxFileRuntime(ContractRuntime):
         except (OSError, RuntimeError) as error:
             raise InputError(f"{self._path}: cannot be loaded by {engine} ({_reason(error)}).") from None
         inputs, outputs = self._model.description
-        missing = sorted(set(names.OUTPUT_NAMES) - set(outputs))
-        if inputs != [(_INPUT, "tensor(uint8)", 4)] or missing:
+        if set(names.RAW_OUTPUT_NAMES) <= set(outputs):
+            raise RawOutputsError(f"{self._path}: has raw outputs; export it with export.onnx_outputs: detections.")
+        if inputs != [(_INPUT, "tensor(uint8)", 4)] or not set(names.OUTPUT_NAMES) <= set(outputs):
             raise InputError(
                 f"{self._path}: got the inputs {inputs} and the outputs {outputs}, needed: {_INPUT} uint8 [B, H, W, 3] "
                 f"and {list(names.OUTPUT_NAMES)}; export the model again."

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from detloom.schemas.contracts import detections as names
 from detloom.schemas.contracts.arrays import Array
 from detloom.trainer_module.inference.check_onnx_file import check_onnx_file
 from detloom.trainer_module.runtime.host_devices import usable_cpus
@@ -57,15 +58,15 @@ class OpenVinoSession:
         self._request = openvino.Core().compile_model(model, "CPU", settings).create_infer_request()
         types = [(each.get_any_name(), each.element_type, each.partial_shape.rank) for each in model.inputs]
         inputs = [(name, f"tensor({kind.to_dtype().name})", rank.get_length()) for name, kind, rank in types]
-        self._outputs = [each.get_any_name() for each in model.outputs]
+        self._outputs = [name for each in model.outputs for name in each.names]  # an output may have several names
         self.description = inputs, self._outputs
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Return the outputs by name."""
         num_images = len(next(iter(inputs.values())))
         parts = [self._run_one({name: value[i : i + 1] for name, value in inputs.items()}) for i in range(num_images)]
-        return {name: np.concatenate([part[name] for part in parts]) for name in self._outputs}
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def _run_one(self, inputs: dict[str, Array]) -> dict[str, Array]:
-        results = self._request.infer(inputs)
-        return {name: results[name].copy() for name in self._outputs}  # the next call overwrites the results
+        results = self._request.infer(inputs)  # the next call overwrites them
+        return {name: results[name].copy() for name in self._outputs if name in names.OUTPUTS}

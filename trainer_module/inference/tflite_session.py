@@ -10,12 +10,7 @@ from detloom.schemas.contracts.arrays import Array
 
 
 class TfliteSession:
-    """A loaded model.
-
-    Attributes:
-        description: names of the inputs and outputs by signature, and shape and type of each input of
-            `serving_default`; none if the model lacks it.
-    """
+    """A loaded model; `description`: names of inputs and outputs by signature, and the inputs of `serving_default`."""
 
     def __init__(self, content: bytes) -> None:
         self._interpreter = tf.lite.Interpreter(model_content=content, num_threads=1)  # the runner does not own it

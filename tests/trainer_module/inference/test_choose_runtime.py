@@ -11,7 +11,6 @@ from detloom.trainer_module.inference import choose_runtime
     [
         (True, False, ("openvino", "onnxruntime"), "openvino"),
         (True, False, ("onnxruntime",), "onnxruntime"),
-        (True, False, (), "tensorflow"),
         (True, True, ("openvino", "onnxruntime"), "tensorflow"),
         (False, False, ("openvino", "onnxruntime"), "tensorflow"),
     ],
@@ -21,7 +20,7 @@ def test_auto_takes_the_fastest_and_says_which(has_file, has_gpu, installed, cho
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(choose_runtime, "_is_installed", installed.__contains__)
     monkeypatch.setattr(choose_runtime, "has_nvidia_gpu", lambda: has_gpu)
-    for module, kind in (("saved_model_runtime", "SavedModelRuntime"), ("onnx_file_runtime", "OnnxFileRuntime")):
+    for module, kind in (("saved_model_runtime", "SavedModelRuntime"), ("choose_runtime", "OnnxFileRuntime")):
         monkeypatch.setattr(
             f"detloom.trainer_module.inference.{module}.{kind}", lambda folder, name="tensorflow": loaded.append(name)
         )

@@ -12,7 +12,7 @@ import tiny_onnx  # noqa: E402 - needs onnx
 
 from detloom.schemas.contracts import detections as names  # noqa: E402
 from detloom.schemas.errors import InputError  # noqa: E402
-from detloom.trainer_module.inference import model_process  # noqa: E402
+from detloom.trainer_module.inference import choose_runtime, model_process  # noqa: E402
 from detloom.trainer_module.inference.encoded_image import EncodedImage  # noqa: E402
 from detloom.trainer_module.inference.onnx_file_runtime import OnnxFileRuntime  # noqa: E402
 from detloom.trainer_module.inference.runtime import FailedCallError  # noqa: E402
@@ -49,6 +49,19 @@ def test_boxes_in_pixels_become_relative(engine, tmp_path):
     (tmp_path / "assets" / names.ASSET_CONTRACT).write_text('{"box_units": "pixels"}')
     (rows,) = load(tmp_path, engine).detect([gray(51)])
     np.testing.assert_allclose(rows[names.BOXES], [[0.1 / 10, 0.2 / 20, 0.3 / 10, 0.4 / 20]], rtol=1e-6)
+
+
+def test_auto_takes_tensorflow_for_a_file_with_raw_outputs(engine, tmp_path, monkeypatch):
+    def rename_outputs(model):
+        for node, name in ((-1, "raw_detection_boxes"), (-5, "raw_detection_scores")):
+            model.graph.node.add(op_type="Identity", input=[model.graph.node[node].output[0]], output=[name])
+            model.graph.output.add(name=name).type.CopyFrom(model.graph.output[0].type)
+
+    monkeypatch.setattr(choose_runtime, "_choose", lambda model_dir: engine)
+    monkeypatch.setattr("detloom.trainer_module.inference.saved_model_runtime.SavedModelRuntime", lambda path: "loaded")
+    with pytest.raises(InputError, match="has raw outputs"):
+        load(tmp_path, engine, rename_outputs)
+    assert choose_runtime.load_runtime(tmp_path) == "loaded"
 
 
 def remove_output(model):
@@ -107,7 +120,7 @@ def need_much_memory(model):
 
 def return_a_list(model):
     model.graph.node.append(onnx.helper.make_node("SequenceConstruct", ["score"], ["list"]))
-    model.graph.node[-2].output[0] = "boxes"
+    del model.graph.node[-2]
     model.graph.node[-1].output[0] = "detection_boxes"
     del model.graph.output[0]
     value = onnx.helper.make_tensor_sequence_value_info("detection_boxes", onnx.TensorProto.FLOAT, None)
