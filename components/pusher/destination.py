@@ -61,6 +61,9 @@ class Destination(Protocol):
     def append_record(self, line: str) -> None:
         """Append a line to the push record."""
 
+    def write(self, name: str, content: bytes) -> None:
+        """Write or replace a file beside the versions atomically."""
+
     def remove_version(self, version: int) -> None:
         """Make the version impossible to load in one step, then delete it."""
 

@@ -1,4 +1,4 @@
-"""Check that a copied model loads and answers a request, in a process that has TensorFlow but no detloom code."""
+"""Check that a copied model loads and answers a request, in a process without detloom code."""
 
 import json
 import math
@@ -13,16 +13,21 @@ from pathlib import Path
 from typing import IO
 
 from detloom.components.pusher.forbid_writes import landlock_version
-from detloom.schemas.contracts.detections import OUTPUT_NAMES, SIGNATURE_ENCODED, SIGNATURE_IMAGES, SIGNATURE_INPUTS
+from detloom.schemas.contracts import detections as names
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import escape
+from detloom.trainer_module.inference.check_onnx_file import check_onnx_file
 
 LoadCheck = Callable[[Path], None]
 
 _PROGRAM = Path(__file__).with_name("answer_one_image.py")
 _FORBID_WRITES = Path(__file__).with_name("forbid_writes.py")
-_SIGNATURES = (SIGNATURE_ENCODED, SIGNATURE_IMAGES)
-_NAMES = {"inputs": {name: SIGNATURE_INPUTS[name] for name in _SIGNATURES}, "outputs": OUTPUT_NAMES}
+_NAMES = {
+    "inputs": {name: names.SIGNATURE_INPUTS[name] for name in (names.SIGNATURE_ENCODED, names.SIGNATURE_IMAGES)},
+    "outputs": names.OUTPUT_NAMES,
+    "onnx_file": names.ONNX_FILE,
+    "onnx_outputs": (names.OUTPUT_NAMES, names.RAW_OUTPUT_NAMES),  # of each form that the file can have
+}
 _MAX_REASON = 400  # characters of what TensorFlow says
 _MAX_OUTPUT_BYTES = 64 << 10
 _MAX_SECONDS = 10**9  # signal.alarm accepts no longer time
@@ -31,7 +36,7 @@ _PASSED_PREFIXES = ("LC_", "TF_")
 
 
 def check_serves(model_dir: Path, seconds: float = 600.0) -> None:
-    """Load the SavedModel and run one image through it, on the CPU because training may use all of the GPU's memory.
+    """Load the SavedModel and its ONNX file and run images through them, on the CPU, because training may use the GPU.
 
     A graph can write files. The process may write into a folder of its own only; if the kernel cannot forbid the rest
     (Landlock, Linux 5.13), it gets a private copy of the model, whose address says nothing of the push folder.
@@ -39,6 +44,7 @@ def check_serves(model_dir: Path, seconds: float = 600.0) -> None:
     Raises:
         InputError: it cannot be loaded, its outputs are not those of an exported detector, or it takes too long.
     """
+    _check_onnx(model_dir / names.ONNX_FILE)
     # The program is passed as text: run as a file, its folder would come first in sys.path. The alarm ends it even if
     # this process is killed.
     alarm = f"import signal\nsignal.alarm({math.ceil(min(seconds, _MAX_SECONDS))})\n"
@@ -75,6 +81,15 @@ def check_serves(model_dir: Path, seconds: float = 600.0) -> None:
         reason = escape(_reason(done.returncode, _read_end(output), _read_end(errors))[:_MAX_REASON]).rstrip(".")
     if reason:
         raise InputError(f"{model_dir}: the copy cannot be served: {reason}. Export the model again.")
+
+
+def _check_onnx(path: Path) -> None:
+    """Refuse a file that `predict` refuses: one with values in other files, or with operators of others."""
+    try:
+        if path.is_file():
+            check_onnx_file(path.read_bytes())
+    except ValueError as error:
+        raise InputError(f"{path}: the copy cannot be served: {error}. Export the model again.") from None
 
 
 def _environment() -> dict[str, str]:

@@ -19,6 +19,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import IO, Any, Literal, TypeGuard
 
+from detloom.schemas.contracts.detections import ONNX_FILE
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import escape, hide_secrets, show_address
 from detloom.schemas.run_file.model_card import CARD_FILES
@@ -28,7 +29,7 @@ EXTRAS_FOLDER = "assets.extra"  # SavedModel reserves this folder for files that
 MANIFEST_FILE = f"{EXTRAS_FOLDER}/push_manifest.json"
 MAX_MANIFEST_BYTES = 16 << 20  # enough for about a hundred thousand files
 _CARD_NAMES = frozenset(f"{EXTRAS_FOLDER}/{name}" for name in CARD_FILES)
-_GRAPH_NAMES = frozenset(("saved_model.pb", "fingerprint.pb"))
+_GRAPH_NAMES = frozenset(("saved_model.pb", "fingerprint.pb", ONNX_FILE))
 _WEIGHTS_FOLDER = "variables/"
 _CHUNK_BYTES = 1 << 20
 
@@ -59,7 +60,8 @@ class Manifest:
     def identity(self) -> str:
         """Return a SHA-256 that identifies the model also if it was trained again with the same result.
 
-        The graph does not count, unless it contains the weights: the names in it depend on what else its process did.
+        The graphs do not count, unless they contain the only weights: names in them depend on what else their process
+        did.
         """
         has_weights = any(name.startswith(_WEIGHTS_FOLDER) for name in self.files)
         return self._hash_without(_CARD_NAMES | _GRAPH_NAMES) if has_weights else self.digest

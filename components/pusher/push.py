@@ -6,6 +6,7 @@ Layout of the push folder. TensorFlow Serving and KServe ignore every name that 
         assets.extra/push_manifest.json    sizes and SHA-256 of its files, and who pushed it
         assets.extra/model_card.*          the model card, if there is one
     push_record.jsonl                      one line for each push and rollback
+    config.pbtxt                           for NVIDIA Triton, once a version with model.onnx was pushed
     .push-1760000001/                      an unfinished copy; the next push removes what a killed push left
     .trash-1750000000/                     a version that is being deleted
     .push.lock                             locked while a push runs; the system releases it when its owner dies
@@ -36,6 +37,7 @@ from detloom.components.pusher.manifest import (
     make_record,
     measure_files,
 )
+from detloom.components.pusher.triton_config import format_triton_config, write_triton_config
 from detloom.components.pusher.versions import (
     check_intact,
     choose_target,
@@ -242,7 +244,13 @@ class _Push:
     of_version: int | None = None
 
     def place(self) -> PushResult:
-        """Return the latest version if it is this model, else publish a new version."""
+        """Return the latest version if it is this model, else publish a new version; describe it to Triton."""
+        config = format_triton_config(self.sources)
+        result = self._publish()
+        write_triton_config(self.destination, config, self.check_held)
+        return result
+
+    def _publish(self) -> PushResult:
         _complete_record(self.destination, self.check_held)
         manifest = self.manifest
         latest = max(complete_versions(self.destination), default=None)

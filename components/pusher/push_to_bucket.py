@@ -5,6 +5,7 @@ other files, the manifest included, and deleted before them. A version is comple
 
     1760000000/...              one version
     push_record.jsonl           rewritten as a whole, because objects cannot be appended to
+    config.pbtxt                for Triton, see triton_config.py
     .push-1760000000/...        a copy of a version that is being written, and its owner
     .trash-1750000000/...       marks a version that is being deleted
     .push.lock                  the lock, see bucket_lock.py
@@ -40,6 +41,7 @@ from detloom.components.pusher.manifest import (
 )
 from detloom.components.storage.bucket import BucketStorage
 from detloom.components.storage.local_copy import copy_folder, find_files
+from detloom.schemas.contracts.detections import ONNX_FILE
 from detloom.schemas.contracts.version_names import parse_versions
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import redact
@@ -121,6 +123,9 @@ class PushBucket:
         if self.storage.write_generation(RECORD_FILE, _with_line(before, line), generation) is None:
             raise OSError(errno.ESTALE, "the push record was changed by another process", RECORD_FILE)
 
+    def write(self, name: str, content: bytes) -> None:
+        self.storage.write(name, content)
+
     def remove_version(self, version: int) -> None:
         hidden = f"{TRASH_PREFIX}{version}"
         self._mark(hidden)
@@ -145,7 +150,7 @@ class PushBucket:
             uploaded = measure_files({name: folder / name})
             stored = {name: self._measure(f"{hidden}/{name}")}
             check_same(uploaded, stored, "the stored copy differs from the original", self.address)
-        for name in sorted(names, key=lambda name: name == MODEL_FILE):
+        for name in sorted(names, key=lambda name: (name == MODEL_FILE, name == ONNX_FILE)):
             check_held()
             self.storage.copy(f"{hidden}/{name}", f"{version}/{name}")
 

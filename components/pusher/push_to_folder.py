@@ -25,6 +25,7 @@ from detloom.components.pusher.manifest import (
 from detloom.components.storage.storage import LocalStorage
 from detloom.schemas.contracts.version_names import parse_versions
 from detloom.schemas.errors import InputError
+from detloom.schemas.reading.replace_when_done import replace_when_done
 from detloom.trainer_module.files.folder_lock import describe_self, hold_folder_lock
 
 _LOGGER = logging.getLogger("detloom")
@@ -122,6 +123,11 @@ class PushFolder:
         newline = "" if _ends_with_newline(self.path / RECORD_FILE) else "\n"
         self._storage.append(RECORD_FILE, f"{newline}{line}\n".encode())
 
+    def write(self, name: str, content: bytes) -> None:
+        with replace_when_done(self.path / name) as partial:
+            partial.write_bytes(content)
+            self._open_to_readers(partial)
+
     def remove_version(self, version: int) -> None:
         trash = f"{TRASH_PREFIX}{version}"
         self._storage.rename_folder(str(version), trash)
@@ -142,7 +148,7 @@ class PushFolder:
             _LOGGER.warning("%s: could not be deleted (%s); delete it by hand.", path, _reason(error))
 
     def _open_to_readers(self, temporary: Path) -> None:
-        """Let everyone read the version who may read the push folder: a server often runs as another user."""
+        """Let everyone read a version or a file who may read the push folder: a server often runs as another user."""
         allowed = stat.S_IMODE(self.path.stat().st_mode)
         for path in (temporary, *temporary.rglob("*")):
             mode = stat.S_IMODE(path.stat().st_mode)

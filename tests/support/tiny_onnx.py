@@ -38,8 +38,9 @@ def make_tiny_onnx() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-def write_tiny_onnx(folder: Path) -> Path:
+def write_tiny_onnx(folder: Path, graph_name: str = "tiny") -> Path:
     """Write `model.onnx` into the folder of a model and return its path."""
-    path = folder / "model.onnx"
-    path.write_bytes(make_tiny_onnx().SerializeToString())
+    path, model = folder / "model.onnx", make_tiny_onnx()
+    model.graph.name = graph_name
+    path.write_bytes(model.SerializeToString())
     return path

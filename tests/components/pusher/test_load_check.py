@@ -2,9 +2,10 @@ import subprocess
 
 import pytest
 import tensorflow as tf
+import tiny_onnx
 
 from detloom.components.pusher import load_check
-from detloom.components.pusher.answer_one_image import find_fault
+from detloom.components.pusher.answer_one_image import find_fault, find_onnx_fault
 from detloom.components.pusher.forbid_writes import landlock_version
 from detloom.components.pusher.load_check import check_serves
 from detloom.components.pusher.manifest import build_manifest
@@ -86,6 +87,52 @@ def test_fault_names_signature_input_or_output(signature, function, options, par
     fault = find_fault(str(save(model, **{signature: getattr(model, function)})), NAMES, OUTPUTS)
     assert bool(fault) == bool(parts)
     assert [part for part in parts if part not in fault] == []
+
+
+def scale_is_nan(model):
+    model.graph.initializer[0].raw_data = b"\x00\x00\xc0\x7f"  # float32
+
+
+def batch_is_fixed(model):
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
+
+
+@pytest.mark.parametrize(
+    ("change", "parts"),
+    [
+        (lambda model: None, []),
+        (scale_is_nan, ["detection_scores", "ONNX", "NaN"]),
+        (batch_is_fixed, ["detection_scores", "number of images"]),
+        (lambda model: model.graph.output.pop(), ["outputs detection_boxes, detection_scores"]),
+    ],
+)
+def test_fault_of_the_onnx_file_names_its_outputs(change, parts, tmp_path):
+    content = tiny_onnx.make_tiny_onnx()
+    change(content)
+    (tmp_path / "model.onnx").write_bytes(content.SerializeToString())
+    fault = find_onnx_fault(str(tmp_path / "model.onnx"), [OUTPUTS, ["raw_detection_boxes"]])
+    assert bool(fault) == bool(parts)
+    assert [part for part in parts if part not in fault] == []
+
+
+@pytest.mark.slow  # imports TensorFlow in a process of its own
+def test_onnx_file_beside_the_savedmodel_is_loaded_too(save):
+    model = Model(0.5)
+    folder = save(model, serving_encoded=model.encoded)
+    content = tiny_onnx.make_tiny_onnx()
+    scale_is_nan(content)
+    (folder / "model.onnx").write_bytes(content.SerializeToString())
+    with pytest.raises(InputError, match=r"detection_scores.* of the ONNX file contain NaN"):
+        check_serves(folder)
+
+
+@pytest.mark.reliability("hostile input", "push")
+def test_onnx_file_with_values_in_another_file_is_refused(model, check_with):
+    content = tiny_onnx.make_tiny_onnx()
+    content.graph.initializer[0].external_data.add(key="location", value="/etc/passwd")
+    (model / "model.onnx").write_bytes(content.SerializeToString())
+    with pytest.raises(InputError, match=r"model\.onnx: .*in another file"):
+        check_with("")
 
 
 def test_error_of_tensorflow_becomes_one_sentence(model, check_with):

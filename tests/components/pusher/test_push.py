@@ -3,6 +3,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import tiny_onnx
 from pushes import push, roll_back_at
 
 from detloom.components.pusher import push_to_folder
@@ -89,10 +90,12 @@ def test_each_push_writes_one_record_line_and_repeats_it_in_the_manifest(model, 
 
 def test_rolled_back_model_that_was_trained_again_is_recognized(model, other_model, tmp_path):
     serving = tmp_path / "serving"
+    tiny_onnx.write_tiny_onnx(other_model)
     push(model, serving, at=1.0)
     push(other_model, serving, at=2.0)
     roll_back_at(serving, 3.0)
     (other_model / "saved_model.pb").write_bytes(b"the same graph with other names")
+    tiny_onnx.write_tiny_onnx(other_model, graph_name="the same with another name")
     with pytest.raises(NotPushedError):
         push(other_model, serving, at=4.0, allow_rolled_back=False)
     (other_model / "variables" / "variables.index").write_bytes(b"other weights")

@@ -9,6 +9,7 @@ import time
 
 import pushes
 import pytest
+import tiny_onnx
 from clock import Clock
 from pushes import roll_back_at
 
@@ -16,6 +17,7 @@ from detloom.components.pusher import bucket_lock, push_to_bucket
 from detloom.components.pusher.bucket_lock import BucketLock
 from detloom.components.pusher.manifest import MANIFEST_FILE, build_manifest
 from detloom.components.pusher.push import list_versions, read_records
+from detloom.components.pusher.triton_config import format_triton_config
 from detloom.components.pusher.versions import describe_versions, open_destination, verify_version
 from detloom.components.storage import bucket as bucket_module
 from detloom.components.storage.bucket import BucketStorage
@@ -177,6 +179,15 @@ def test_rollback_and_removal_of_old_versions(model, other_model, bucket, push, 
     assert [record["version"] for record in read_records(serving)] == [100, 200, 300, 400]
     deleted = [request for request in bucket.requests if request.startswith("DELETE") and "/serving/200/" in request]
     assert deleted[0].partition("?")[0].endswith("/200/saved_model.pb")
+
+
+def test_triton_reads_the_bucket_too(model, other_model, plain_bucket, push, serving):
+    tiny_onnx.write_tiny_onnx(model)
+    push(model, 1.0)
+    config = open_storage(serving).read("config.pbtxt")
+    assert config == format_triton_config({"model.onnx": model / "model.onnx"})
+    push(other_model, 2.0)
+    assert open_storage(serving).read("config.pbtxt") == config
 
 
 @pytest.mark.reliability("concurrent runs", "push")
