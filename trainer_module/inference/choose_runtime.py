@@ -22,7 +22,7 @@ def load_runtime(model_dir: Path, runtime: RuntimeName = "auto") -> ContractRunt
 
     Args:
         runtime: "auto" takes TensorFlow with a GPU of NVIDIA, or without an ONNX file that returns detections; else
-            OpenVINO if it is installed, else ONNX Runtime. It logs which.
+            ONNX Runtime. It logs which.
 
     Raises:
         InputError: the runtime is not installed, its file is missing, or the model cannot be loaded.
@@ -54,7 +54,7 @@ def _choose(model_dir: Path) -> _Name:
     has_gpu = has_nvidia_gpu() and os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1")
     if has_gpu or not (model_dir / ONNX_FILE).is_file():
         return "tensorflow"
-    return "openvino" if _is_installed("openvino") else "onnxruntime"
+    return "onnxruntime"  # OpenVINO takes longer for the loops of suppression
 
 
 def _is_installed(package: str) -> bool:

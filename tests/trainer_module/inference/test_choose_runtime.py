@@ -9,7 +9,6 @@ from detloom.trainer_module.inference import choose_runtime
 @pytest.mark.parametrize(
     ("has_file", "has_gpu", "installed", "chosen"),
     [
-        (True, False, ("openvino", "onnxruntime"), "openvino"),
         (True, False, ("onnxruntime",), "onnxruntime"),
         (True, True, ("openvino", "onnxruntime"), "tensorflow"),
         (False, False, ("openvino", "onnxruntime"), "tensorflow"),
