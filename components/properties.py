@@ -10,6 +10,7 @@ import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from detloom.schemas.contracts.runtime_names import FORM_SAVED_MODEL
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.typed_dict import dataclass_members, from_json, to_canonical_json
 
@@ -44,6 +45,7 @@ FINGERPRINT_PROPERTY = "input_fingerprint"
 # Custom properties of a blessing.
 BLESSING_MESSAGE = "blessing_message"  # a sentence with the reason; TFX 1.16 and later write it too
 BLESSED_DIGEST = "blessed_digest"  # `Manifest.digest` of the model's files that were evaluated
+BLESSED_FORMS = "blessed_forms"  # JSON: names of the forms of the model that were evaluated
 BLESSING_METRICS = "blessing_metrics"  # JSON: main metrics by name, for the push record
 
 # Custom properties of a pushed model: the first three are from tfx/components/pusher/executor.py.
@@ -88,6 +90,11 @@ def blessed_digest(input_dict: "Mapping[str, list[Artifact]]") -> str:
     """
     blessings = () if input_dict.get("infra_blessing") else input_dict.get("model_blessing") or ()
     return next((string_property(blessing, BLESSED_DIGEST) or "" for blessing in blessings), "")
+
+
+def blessed_forms(blessing: "Artifact") -> list[str]:
+    """Return the forms of the model that were evaluated; another evaluator evaluates the SavedModel."""
+    return list(json.loads(string_property(blessing, BLESSED_FORMS) or f'["{FORM_SAVED_MODEL}"]'))
 
 
 def blessing_metrics(blessing: "Artifact") -> dict[str, float]:

@@ -15,6 +15,7 @@ from detloom.components.evaluator.gates import (
     check_gates,
     is_blind,
 )
+from detloom.schemas.contracts.runtime_names import FORM_SAVED_MODEL, FORM_TITLES
 from detloom.schemas.run_file.gates import Gates, Override
 
 Difference = Literal["better", "worse", "none"]
@@ -27,6 +28,8 @@ class BlessingDecision:
     Attributes:
         difference: whether the difference in AP to the baseline is significant; None without a baseline.
         model_digest: `Manifest.digest` of the evaluated files; empty if only detections were evaluated.
+        forms: the forms of the model that were evaluated, the one that the gates judge first; see
+            `schemas/contracts/runtime_names.py`. Empty if only detections were evaluated.
         override: the override that blessed the candidate although gates failed.
     """
 
@@ -37,6 +40,7 @@ class BlessingDecision:
     difference: Difference | None = None
     override: Override | None = None
     model_digest: str = ""
+    forms: tuple[str, ...] = ()
 
     @property
     def sentence(self) -> str:
@@ -44,12 +48,18 @@ class BlessingDecision:
         return f"{'Blessed' if self.blessed else 'Not blessed'}: {self.reason}"
 
     def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "gates": [asdict(gate) for gate in self.gates]}
+        return {**asdict(self), "gates": [asdict(gate) for gate in self.gates], "forms": list(self.forms)}
+
+    @property
+    def form_title(self) -> str:
+        """Name for readers of the form that the gates judge."""
+        return FORM_TITLES[self.forms[0] if self.forms else FORM_SAVED_MODEL]
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "BlessingDecision":
         override = Override(**values["override"]) if values["override"] else None
-        return cls(**{**values, "gates": tuple(Gate(**gate) for gate in values["gates"]), "override": override})
+        gates, forms = tuple(Gate(**gate) for gate in values["gates"]), tuple(values.get("forms", ()))
+        return cls(**{**values, "gates": gates, "forms": forms, "override": override})
 
 
 def decide(evidence: GateEvidence, gates: Gates, today: datetime.date) -> BlessingDecision:

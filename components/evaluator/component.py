@@ -41,6 +41,7 @@ from detloom.components.evaluator.report.render_page import summary_markdown
 from detloom.components.fingerprints import source_fingerprint
 from detloom.components.properties import (
     BLESSED_DIGEST,
+    BLESSED_FORMS,
     BLESSING_MESSAGE,
     BLESSING_METRICS,
     DATASET_REPORT_KEY,
@@ -192,6 +193,7 @@ def _write_blessing(
     decision = result.decision
     blessing.set_string_custom_property(BLESSING_MESSAGE, decision.sentence)
     blessing.set_string_custom_property(BLESSED_DIGEST, decision.model_digest)
+    blessing.set_string_custom_property(BLESSED_FORMS, json.dumps(decision.forms))
     blessing.set_string_custom_property(BLESSING_METRICS, json.dumps(_main_numbers(result)))
     value = constants.BLESSED_VALUE if decision.blessed else constants.NOT_BLESSED_VALUE
     blessing.set_int_custom_property(constants.ARTIFACT_PROPERTY_BLESSED_KEY, value)

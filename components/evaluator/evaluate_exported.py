@@ -1,6 +1,5 @@
 """Evaluate models on the shards of a split and write the report; uses files and Beam, but not TFX."""
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -21,11 +20,20 @@ from detloom.components.evaluator.evaluation_result import (
     assess,
     measure_model,
 )
-from detloom.components.evaluator.gates import ModelCosts
-from detloom.components.evaluator.inference import DetectBatch, Matching, parse_record, run_inference
+from detloom.components.evaluator.gates import Latency, ModelCosts
+from detloom.components.evaluator.inference import DetectBatch, Matching, ModelFile, parse_record, run_inference
 from detloom.components.evaluator.latency import count_model_bytes, measure_latency
 from detloom.components.evaluator.mask_and_keypoint_truth import WantedShapes
 from detloom.components.evaluator.measurements import Measurements, Split, areas_of
+from detloom.components.evaluator.model_forms import (
+    choose_baseline_file,
+    find_form_problem,
+    find_other_form,
+    find_tflite_variants,
+    measure_form,
+    measure_variants,
+    read_conversion_problem,
+)
 from detloom.components.evaluator.model_output_checks import check_truth, find_contract_problem, find_unusable
 from detloom.components.evaluator.record_table import RecordTable
 from detloom.components.evaluator.report.example_images import ImagePlan, draw_image, plan_images
@@ -35,13 +43,7 @@ from detloom.components.pusher.manifest import build_manifest, is_of_model
 from detloom.components.storage.local_copy import local_folder
 from detloom.components.storage.output_lock import hold_output
 from detloom.components.storage.storage import open_storage
-from detloom.schemas.contracts.detections import (
-    MASKS,
-    SIGNATURE_ENCODED,
-    TFLITE_FOLDER,
-    TFLITE_PROBLEM_FILE,
-    TFLITE_SUFFIX,
-)
+from detloom.schemas.contracts.detections import MASKS, SIGNATURE_ENCODED, TFLITE_FOLDER
 from detloom.schemas.contracts.label_map import (
     LABEL_MAP_FILE,
     LabelMap,
@@ -49,13 +51,12 @@ from detloom.schemas.contracts.label_map import (
     parse_label_map,
     shared_classes,
 )
+from detloom.schemas.contracts.runtime_names import form_of
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.data.class_lookup import ClassLookup
 from detloom.trainer_module.data.records import ExampleFeatures
 from detloom.trainer_module.detectors.detector import Keypoints
 from detloom.trainer_module.drawing.draw import decode_image_rgb
-from detloom.trainer_module.evaluation.coco_metrics import CocoMetrics, summarize_matches
-from detloom.trainer_module.evaluation.matches import BY_CLASS, match_detections
 from detloom.trainer_module.inference.model_files import (
     find_saved_model,
     read_exported_label_map,
@@ -63,9 +64,8 @@ from detloom.trainer_module.inference.model_files import (
     read_unknown_classes,
 )
 from detloom.trainer_module.inference.saved_model_runtime import SavedModelRuntime, read_signatures
-from detloom.trainer_module.inference.tflite_runtime import TfliteRuntime
 
-_CANDIDATE, _BASELINE, _VARIANT = "candidate", "baseline", "tflite/"
+_CANDIDATE, _BASELINE = "candidate", "baseline"
 _WORK_FOLDER = ".records"  # in the output folder, which remote workers can reach
 
 
@@ -126,14 +126,15 @@ def _evaluate(
     needs = EvaluationRequirements.of_settings(settings, params.gates, params.split)
     needs.check_classes(label_map)
     needs.check_examples(_files_of(inputs.shard_patterns))
+    other_form, form_problem = find_other_form(inputs.candidate_dir, settings.runtime)
     baseline_map, baseline_problem = _read_baseline(label_map, inputs)
-    paths = {_CANDIDATE: inputs.candidate_dir}
+    files = {_CANDIDATE: ModelFile(inputs.candidate_dir, settings.runtime)}
     if inputs.baseline_dir is not None and baseline_map is not None:
-        paths[_BASELINE] = inputs.baseline_dir
-    variants = _find_variants(inputs.tflite_dir)
+        files[_BASELINE] = choose_baseline_file(inputs.baseline_dir, settings.runtime)
+    variants = {**find_tflite_variants(inputs.tflite_dir), **other_form}
     keypoints = read_keypoints(inputs.candidate_dir)
     step = DetectBatch(
-        {**paths, **variants},
+        {**files, **variants},
         settings.batch_size,
         needs.feature_keys,
         _shapes_of(inputs.candidate_dir, keypoints, label_map),
@@ -145,12 +146,19 @@ def _evaluate(
     check_truth(records, label_map)
     if baseline_map is not None and (problem := find_unusable(records, _BASELINE, baseline_map)):
         baseline_problem = problem
-        del paths[_BASELINE]
+        del files[_BASELINE]
     if problem := find_unusable(records, _CANDIDATE, label_map):
         raise InputError(f"{inputs.candidate_dir}: {problem}; the model does not fit these data.")
     logging.info("DetectionEvaluator: computing metrics.")
-    found, shared = _measure_all(records, split, paths, inputs, params, baseline_map)
+    latency = _measure_latency({**files, **other_form}, inputs, params)
+    found, shared = _measure_all(records, split, files, latency, params, baseline_map)
     candidate = found[_CANDIDATE]
+    coco_by_variant = measure_variants(records, variants, split)
+    measured_form = None
+    for name in other_form:
+        form_problem = find_form_problem(records, name, label_map)
+        if form_problem is None:
+            measured_form = measure_form(records, name, split, coco_by_variant, latency)
     evaluation = assess(
         split,
         records.source_ids,
@@ -161,16 +169,18 @@ def _evaluate(
         baseline_problem=baseline_problem,
         is_blessed_already=inputs.is_blessed_already,
         contract_problem=find_contract_problem(inputs.candidate_dir, candidate.detections)
-        or _read_conversion_problem(inputs.tflite_dir),
-        variants=_measure_variants(records, variants, split),
+        or form_problem
+        or read_conversion_problem(inputs.tflite_dir),
+        variants=coco_by_variant,
+        other_form=measured_form,
     )
     level = logging.INFO if evaluation.decision.blessed else logging.WARNING
     logging.log(level, "DetectionEvaluator: %s", evaluation.decision.sentence)
     evaluation = replace(
         evaluation,
-        decision=replace(evaluation.decision, model_digest=digest),
+        decision=replace(evaluation.decision, model_digest=digest, forms=(form_of(settings.runtime), *other_form)),
         pipeline=inputs.pipeline,
-        lines=_describe_run(inputs, params, candidate.measurements),
+        lines=_describe_run(inputs, params, files, candidate.measurements),
         data_health=read_data_health(inputs.dataset_report_uri) if inputs.dataset_report_uri else (),
         training=read_training_curves(inputs.model_run_uri) if inputs.model_run_uri else {},
     )
@@ -202,21 +212,25 @@ def _shapes_of(model_dir: str, keypoints: Keypoints | None, label_map: LabelMap)
     return WantedShapes(masks=has_masks, keypoint_class_id=class_id, num_keypoints=len(keypoints.names))
 
 
+def _measure_latency(
+    files: Mapping[str, ModelFile], inputs: EvaluationInputs, params: EvaluatorParams
+) -> dict[str, Latency]:
+    first = islice(_read_split(inputs.shard_patterns), params.gates.latency.num_images)
+    return measure_latency(files, [ExampleFeatures(serialized).image_bytes for serialized in first])
+
+
 def _measure_all(
     records: RecordTable,
     split: Split,
-    paths_by_name: Mapping[str, str],
-    inputs: EvaluationInputs,
+    files: Mapping[str, ModelFile],
+    latency: Mapping[str, Latency],
     params: EvaluatorParams,
     baseline_map: LabelMap | None,
 ) -> tuple[dict[str, MeasuredModel], SharedClasses | None]:
     """Measure each model; a baseline with other classes on those that both have."""
-    first = islice(_read_split(inputs.shard_patterns), params.gates.latency.num_images)
-    images = [ExampleFeatures(serialized).image_bytes for serialized in first]
-    latency = measure_latency(paths_by_name, images)
     result, shared = {}, None
-    for name, path in paths_by_name.items():
-        costs = ModelCosts(latency=latency.get(name), model_bytes=count_model_bytes(path))
+    for name, file in files.items():
+        costs = ModelCosts(latency=latency.get(name), model_bytes=count_model_bytes(file.path))
         matches = records.take_matches(name)
         if name == _BASELINE and baseline_map is not None and baseline_map != split.label_map:
             shared, result[name] = _measure_shared(records, split, baseline_map, params, costs)
@@ -246,38 +260,6 @@ def _measure_shared(
         for name, ids in ((_CANDIDATE, same), (_BASELINE, of_baseline))
     )
     return SharedClasses(label_map=label_map, candidate=candidate.measurements), baseline
-
-
-def _measure_variants(records: RecordTable, variants: Mapping[str, str], split: Split) -> dict[str, CocoMetrics]:
-    """Measure the variants whose outputs are usable; without its AP, the int8 gate fails."""
-    result = {}
-    for name, path in variants.items():
-        if problem := find_unusable(records, name, split.label_map):
-            logging.warning("%s: not evaluated: %s.", path, problem)
-            continue
-        columns = records.take_matches(name).get(BY_CLASS)
-        matches = match_detections(split.ground_truth, records.found[name], split.label_map, columns=columns)
-        result[name.removeprefix(_VARIANT)] = summarize_matches(matches, split.label_map)
-    return result
-
-
-def _find_variants(folder: str | None) -> dict[str, str]:
-    """Return the paths of loadable TFLite models by unique names."""
-    variants = {}
-    for path in sorted(tf.io.gfile.glob(f"{folder}/*{TFLITE_SUFFIX}")) if folder else []:
-        try:
-            TfliteRuntime(path)  # an error in a worker would end the run
-        except InputError as error:
-            logging.warning("%s It is not evaluated.", error)
-            continue
-        variants[f"{_VARIANT}{os.path.basename(path).removesuffix(TFLITE_SUFFIX)}"] = path
-    return variants
-
-
-def _read_conversion_problem(folder: str | None) -> str | None:
-    """Return why the export could not write the TFLite variants, as a sentence without a full stop."""
-    content = open_storage(folder).read(TFLITE_PROBLEM_FILE) if folder is not None else None
-    return None if content is None else content.decode("utf-8", "replace").rstrip(".")
 
 
 def _check_label_map(label_map: LabelMap, inputs: EvaluationInputs, given: str) -> None:
@@ -310,11 +292,15 @@ def _read_baseline(label_map: LabelMap, inputs: EvaluationInputs) -> tuple[Label
     return of_baseline, None
 
 
-def _describe_run(inputs: EvaluationInputs, params: EvaluatorParams, found: Measurements) -> list[tuple[str, str]]:
+def _describe_run(
+    inputs: EvaluationInputs, params: EvaluatorParams, files: Mapping[str, ModelFile], found: Measurements
+) -> list[tuple[str, str]]:
+    runtimes = {name: file.runtime for name, file in files.items()}
     return [
         ("Split", f"{params.split}: {found.coco.num_images} images, {found.coco.num_boxes} boxes"),
         ("Candidate", inputs.candidate_dir),
         ("Baseline", inputs.baseline_dir or "none"),
+        ("Runtime", ", ".join(f"{name}: {runtime}" for name, runtime in runtimes.items())),
         *inputs.lineage,
         ("Wanted precision", f"{params.settings.wanted_precision:.0%}"),
         ("Versions", f"detloom {detloom.__version__}, TensorFlow {tf.__version__}"),

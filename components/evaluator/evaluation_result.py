@@ -10,7 +10,7 @@ from typing import Literal
 
 from detloom.components.evaluator.baseline_comparison import Comparison, SharedClasses, compare, compare_with_constant
 from detloom.components.evaluator.blessing import BlessingDecision, decide
-from detloom.components.evaluator.gates import NO_COSTS, GateEvidence, ModelCosts, needs_constant
+from detloom.components.evaluator.gates import NO_COSTS, GateEvidence, ModelCosts, OtherForm, needs_constant
 from detloom.components.evaluator.measurements import Measurements, Split, measure
 from detloom.components.properties import ComponentParams
 from detloom.schemas.contracts.detections import TFLITE_INT8
@@ -98,7 +98,7 @@ class EvaluationResult:
         file_names: source id of each image, in the order of `split`.
         detections, baseline_detections: detections of both models, in the same order.
         baseline: None without a baseline, or if it has other classes; `comparison` then has what can be compared.
-        variants: COCO metrics of the candidate's TFLite variants, by name.
+        variants: COCO metrics of the candidate's other forms, by name: TFLite files, and `other_form`.
         pipeline: name of the pipeline for the title of the page; may be empty.
         lines: facts about the run as (name, value), shown at the end of the page.
         data_health: checks of DatasetValidator's report as (name, value, verdict); may be empty.
@@ -116,6 +116,7 @@ class EvaluationResult:
     candidate_costs: ModelCosts = NO_COSTS
     baseline_costs: ModelCosts = NO_COSTS
     variants: Mapping[str, CocoMetrics] = field(default_factory=dict)
+    other_form: OtherForm | None = None
     pipeline: str = ""
     lines: Sequence[tuple[str, str]] = ()
     data_health: Sequence[tuple[str, str, str]] = ()
@@ -163,6 +164,7 @@ def assess(
     is_blessed_already: bool = False,
     contract_problem: str | None = None,
     variants: Mapping[str, CocoMetrics] | None = None,
+    other_form: OtherForm | None = None,
     today: datetime.date | None = None,
 ) -> EvaluationResult:
     """Compare the models and decide on the blessing.
@@ -172,7 +174,7 @@ def assess(
         baseline_problem: why an existing baseline was not measured, as the end of a sentence.
         is_blessed_already: see `GateEvidence`.
         contract_problem: how the candidate violates the serving contract, as a sentence.
-        variants: COCO metrics of the candidate's TFLite variants, by name.
+        variants, other_form: see `EvaluationResult`.
         today: date used to check whether an override is still valid; None means the current date.
     """
     before = baseline.measurements if baseline else None
@@ -198,6 +200,7 @@ def assess(
         baseline_costs=costs_before,
         contract_problem=contract_problem,
         int8_ap=int8.AP if int8 is not None and int8.explain("AP") is None else None,
+        other_form=other_form,
     )
     return EvaluationResult(
         split=split,
@@ -211,4 +214,5 @@ def assess(
         candidate_costs=candidate.costs,
         baseline_costs=costs_before,
         variants=variants or {},
+        other_form=other_form,
     )

@@ -1,6 +1,6 @@
 """The rules of the gates: compare the measurements of a model with the limits of the run file; no I/O."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -11,6 +11,7 @@ from detloom.schemas.run_file.gates import Gates, MetricChange, MetricFloor
 _ROUNDING = 1e-9  # metrics are means of quotients: a floor of 1.0 must not fail by rounding
 _MIB = 2**20
 CONTRACT = "contract of the model"
+FORM_METRICS = ("AP", f"{MASK}AP", f"{KEYPOINT}AP")  # in which both forms of a model must agree
 _BASELINE = "AP against the baseline, change at least"
 CONSTANT = "AP50 against a detector that ignores the image, lower end of the interval above"
 
@@ -45,6 +46,20 @@ NO_COSTS = ModelCosts()
 
 
 @dataclass(frozen=True, kw_only=True)
+class OtherForm:
+    """Measurements of the form of the candidate that is served too: `model.onnx`, or the SavedModel.
+
+    Attributes:
+        name: its name in `schemas/contracts/runtime_names.py`.
+        aps: AP, mask_AP and keypoint_AP, as far as they were measured.
+    """
+
+    name: str
+    aps: Mapping[str, float]
+    latency: Latency | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class GateEvidence:
     """The inputs of a decision; None means not measured.
 
@@ -58,6 +73,7 @@ class GateEvidence:
         gain_over_constant: AP50 of the candidate minus that of the best detector that ignores the image, with its
             interval; None if `needs_constant` is false.
         int8_ap: AP of the int8 TFLite model, if one exists.
+        other_form: the candidate's other form, if it can be run.
         contract_problem: how the model violates the serving contract, as a sentence.
     """
 
@@ -72,6 +88,7 @@ class GateEvidence:
     costs: ModelCosts = NO_COSTS
     baseline_costs: ModelCosts = NO_COSTS
     int8_ap: float | None = None
+    other_form: OtherForm | None = None
     contract_problem: str | None = None
 
 
@@ -111,6 +128,8 @@ def check_gates(evidence: GateEvidence, gates: Gates) -> Iterator[Gate]:
         yield _at_most("model size in MiB", value, gates.max_model_mib, "the size of the model")
     if gates.max_int8_ap_drop is not None:
         yield _check_int8(evidence, gates.max_int8_ap_drop)
+    if evidence.other_form is not None:
+        yield _check_other_form(evidence.candidate, evidence.other_form, gates.max_onnx_ap_difference)
 
 
 def _check_floor(candidate: Measured, floor: MetricFloor) -> Gate:
@@ -254,11 +273,21 @@ def _check_int8(evidence: GateEvidence, max_drop: float) -> Gate:
     return _at_most("AP lost by int8", drop, max_drop, f"AP lost by int8 ({reason})")
 
 
-def _at_most(name: str, value: float | None, limit: float, what: str) -> Gate:
+def _check_other_form(candidate: Measured, other: OtherForm, max_difference: float) -> Gate:
+    name = "difference in AP between the SavedModel and model.onnx"
+    values = {metric: candidate.find_value(metric, "")[0] for metric in FORM_METRICS}
+    measured = {metric: value for metric, value in values.items() if value is not None}
+    difference = None
+    if measured and measured.keys() <= other.aps.keys():
+        difference = max(abs(value - other.aps[metric]) for metric, value in measured.items())
+    return _at_most(name, difference, max_difference, f"the {name}", digits=4)
+
+
+def _at_most(name: str, value: float | None, limit: float, what: str, *, digits: int = 3) -> Gate:
     if value is None:
         return _gate(f"{name}, at most", None, limit, False, f"{what} was not measured, required: at most {limit:g}")
     passed = value <= limit + _ROUNDING
-    sentence = f"{name} {value:.3f} is {'at most' if passed else 'above'} {limit:g}"
+    sentence = f"{name} {value:.{digits}f} is {'at most' if passed else 'above'} {limit:g}"
     return _gate(f"{name}, at most", value, limit, passed, sentence)
 
 

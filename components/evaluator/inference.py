@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import apache_beam as beam
 import numpy as np
@@ -26,12 +26,14 @@ from detloom.components.evaluator.mask_and_keypoint_truth import WantedShapes, r
 from detloom.components.evaluator.record_table import RecordTable, match_records
 from detloom.components.record_files import read_records
 from detloom.schemas.contracts import example_keys as keys
-from detloom.schemas.contracts.detections import SIGNATURE_ENCODED, TFLITE_SUFFIX
+from detloom.schemas.contracts.detections import SIGNATURE_ENCODED
 from detloom.schemas.contracts.label_map import LabelMap
+from detloom.schemas.contracts.runtime_names import ModelRuntime
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.data.class_lookup import ClassLookup
 from detloom.trainer_module.data.records import ExampleFeatures, count_records
 from detloom.trainer_module.inference.encoded_image import EncodedImage
+from detloom.trainer_module.inference.onnx_file_runtime import OnnxFileRuntime
 from detloom.trainer_module.inference.prediction import with_image_masks
 from detloom.trainer_module.inference.runtime import Rows, Runtime
 from detloom.trainer_module.inference.saved_model_runtime import SavedModelRuntime, check_signature
@@ -106,9 +108,18 @@ def parse_record(
     )
 
 
-def load_model(path: str) -> Runtime:
-    """Load a SavedModel folder or a `.tflite` file."""
-    return TfliteRuntime(path) if path.endswith(TFLITE_SUFFIX) else SavedModelRuntime(path)
+class ModelFile(NamedTuple):
+    """A model and what runs it: the folder of a SavedModel, which may contain `model.onnx`, or a `.tflite` file."""
+
+    path: str
+    runtime: ModelRuntime | Literal["tflite"] = "tensorflow"
+
+
+def load_model(file: ModelFile) -> Runtime:
+    """Load a model; raises InputError if that is not possible."""
+    if file.runtime == "tensorflow":
+        return SavedModelRuntime(file.path)
+    return TfliteRuntime(file.path) if file.runtime == "tflite" else OnnxFileRuntime(file.path, file.runtime)
 
 
 class Matching(NamedTuple):
@@ -121,8 +132,8 @@ class Matching(NamedTuple):
 class _Models:
     """The loaded models of one worker process (a class, because Beam keeps the object by weak reference)."""
 
-    def __init__(self, paths_by_name: Mapping[str, str]) -> None:
-        self.by_name = {name: load_model(path) for name, path in paths_by_name.items()}
+    def __init__(self, files_by_name: Mapping[str, ModelFile]) -> None:
+        self.by_name = {name: load_model(file) for name, file in files_by_name.items()}
 
 
 class DetectBatch(beam.DoFn):
@@ -130,7 +141,7 @@ class DetectBatch(beam.DoFn):
 
     def __init__(
         self,
-        paths_by_name: Mapping[str, str],
+        files_by_name: Mapping[str, ModelFile],
         batch_size: int,
         feature_keys: Sequence[str] = (),
         shapes: WantedShapes | None = None,
@@ -140,21 +151,20 @@ class DetectBatch(beam.DoFn):
         """Create the step.
 
         Args:
-            paths_by_name: SavedModel folder or `.tflite` file of each model.
             feature_keys: features of the examples to return in the records.
             shapes: shapes of the ground truth to return in the records, beyond boxes.
             matching: match detections where the models run; None returns no matches.
             lookup: of the ground truth's classes; None takes the stored ids.
         """
         super().__init__()
-        self.paths_by_name, self.batch_size = dict(paths_by_name), batch_size
+        self.files_by_name, self.batch_size = dict(files_by_name), batch_size
         self.num_images: int | None = None  # for the progress
         self._feature_keys, self._shapes, self._matching = tuple(feature_keys), shapes, matching
         self._lookup = lookup
         self._shared = Shared()
 
     def setup(self) -> None:
-        self._models = self._shared.acquire(lambda: _Models(self.paths_by_name))
+        self._models = self._shared.acquire(lambda: _Models(self.files_by_name))
         # The images of all workers: with several workers, the remaining time is at most what is shown.
         self._progress = log_progress("DetectionEvaluator", self.num_images, unit="images")
 
@@ -225,9 +235,9 @@ def run_inference(
         InputError: an empty split, a damaged shard, a model without the signature, an unusable record; names the
             folder, file or record.
     """
-    for path in step.paths_by_name.values():
-        if not path.endswith(TFLITE_SUFFIX):
-            check_signature(path, SIGNATURE_ENCODED)
+    for file in step.files_by_name.values():
+        if file.runtime == "tensorflow":
+            check_signature(file.path, SIGNATURE_ENCODED)
     where = ", ".join(pattern.removesuffix("/*") for pattern in shard_patterns)
     patterns = [pattern for pattern in shard_patterns if tf.io.gfile.glob(pattern)]
     if not patterns:

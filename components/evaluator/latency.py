@@ -7,23 +7,19 @@ import numpy as np
 import tensorflow as tf
 
 from detloom.components.evaluator.gates import Latency
+from detloom.components.evaluator.inference import ModelFile, load_model
 from detloom.schemas.contracts.detections import SAVED_MODEL_FILE
 from detloom.trainer_module.inference.encoded_image import EncodedImage
 from detloom.trainer_module.inference.runtime import Runtime
-from detloom.trainer_module.inference.saved_model_runtime import SavedModelRuntime
 
 _NUM_WARM_UP = 3  # the first call traces the function, the next ones fill caches
 
 
-def measure_latency(paths_by_name: Mapping[str, str], images: Sequence[bytes]) -> dict[str, Latency]:
-    """Measure the wall time for one JPEG or PNG, including decoding and NMS; empty without images.
-
-    Args:
-        paths_by_name: SavedModel folder of each model.
-    """
+def measure_latency(files_by_name: Mapping[str, ModelFile], images: Sequence[bytes]) -> dict[str, Latency]:
+    """Measure the wall time for one JPEG or PNG, including decoding and NMS; empty without images."""
     if not images:
         return {}
-    models = {name: SavedModelRuntime(path) for name, path in paths_by_name.items()}
+    models = {name: load_model(file) for name, file in files_by_name.items()}
     for model in models.values():
         for image in (images[0],) * _NUM_WARM_UP:
             model.detect([EncodedImage(image)])

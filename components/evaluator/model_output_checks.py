@@ -70,9 +70,14 @@ def find_contract_problem(model_dir: str, detections: Sequence[ImageDetections])
             check_signature(model_dir, signature)
         except InputError as error:
             return str(error).rstrip(".")
+    return find_output_problem(detections, "the model")
+
+
+def find_output_problem(detections: Sequence[ImageDetections], model: str) -> str | None:
+    """Return the first violation of the contract by detections, as a sentence without a full stop, or None."""
     for image in detections:
         scores, boxes = np.asarray(image.scores), np.asarray(image.boxes_yxyx_rel)
-        where = f"the model's detections in image {image.image_id}"
+        where = f"the detections of {model} in image {image.image_id}"
         if len(scores) and (scores.min() < 0 or scores.max() > 1):
             return f"{where} have scores from {scores.min():g} to {scores.max():g}, allowed: 0 to 1"
         if (np.diff(scores) > 0).any():

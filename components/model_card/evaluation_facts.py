@@ -12,6 +12,7 @@ from detloom.components.evaluator.report.page_parts import change_of, measured
 from detloom.components.model_card.read_files import reading_json
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.contracts.metric_names import KEYPOINT_METRIC_NAMES, METRIC_NAMES
+from detloom.schemas.contracts.runtime_names import FORM_TITLES
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.evaluation.coco_metrics import CocoMetrics
 from detloom.trainer_module.evaluation.keypoint_metrics import KeypointMetrics
@@ -26,8 +27,9 @@ def read_evaluation(folder: str, label_map: LabelMap, split: str) -> dict[str, A
 
     Returns:
         `metrics` (and `masks`, `keypoints`, if the model has them) by name, with the ends of their intervals if
-        available, and the baseline's values; `variants` by name; `per_class`, `slices`, `object_slices`, `sizes`: rows;
-        `comparison`: None without a baseline.
+        available, and the baseline's values; `variants` by name; `form`: the title of the evaluated form;
+        `other_form`: None, or its `title`, `name`, `aps` and `latency`; `per_class`, `slices`, `object_slices`,
+        `sizes`: rows; `comparison`: None without a baseline.
 
     Raises:
         InputError: if a file is missing or invalid, or if its classes differ from the model's.
@@ -52,6 +54,7 @@ def read_evaluation(folder: str, label_map: LabelMap, split: str) -> dict[str, A
     with reading_json(f"{folder}/{ANALYSIS_FILE}", "an evaluation's analysis") as analysis:
         compared, details = analysis["comparison"], analysis["candidate"]
         latency, change = details["costs"]["latency"], compared["difference"]
+        other = analysis.get("other_form")  # not in those of earlier versions
         return {
             "split": split,
             "num_images": candidate.num_images,
@@ -77,6 +80,8 @@ def read_evaluation(folder: str, label_map: LabelMap, split: str) -> dict[str, A
             ],
             "comparison": change and {name: _interval(change[name]) for name in ("AP", "AP50")},
             "variants": variants,
+            "form": decision.form_title,
+            "other_form": other and {"title": FORM_TITLES[other["name"]], **other},
             "calibration_error": details["calibration"]["expected_error"],
             "latency": latency and {key: latency[key] for key in ("median_ms", "p95_ms", "num_images")},
             "model_bytes": details["costs"]["model_bytes"],

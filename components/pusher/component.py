@@ -29,6 +29,7 @@ from detloom.components.properties import (
     REASON_PROPERTY,
     address_of,
     blessed_digest,
+    blessed_forms,
     blessing_message,
     blessing_metrics,
 )
@@ -119,6 +120,7 @@ def _describe_blessing(blessing: Artifact) -> dict[str, Any]:
         "uri": address_of(blessing),
         "blessed": bool(model_utils.is_model_blessed(blessing)),
         "sentence": blessing_message([blessing], default=""),
+        "forms": blessed_forms(blessing),
     }
 
 

@@ -19,14 +19,13 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import IO, Any, Literal, TypeGuard
 
-from detloom.schemas.contracts.detections import ONNX_FILE
+from detloom.schemas.contracts.detections import MANIFEST_FILE, ONNX_FILE
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import escape, hide_secrets, show_address
 from detloom.schemas.run_file.model_card import CARD_FILES
 from detloom.trainer_module.files.folder_lock import find_user
 
 EXTRAS_FOLDER = "assets.extra"  # SavedModel reserves this folder for files that TensorFlow does not read
-MANIFEST_FILE = f"{EXTRAS_FOLDER}/push_manifest.json"
 MAX_MANIFEST_BYTES = 16 << 20  # enough for about a hundred thousand files
 _CARD_NAMES = frozenset(f"{EXTRAS_FOLDER}/{name}" for name in CARD_FILES)
 _GRAPH_NAMES = frozenset(("saved_model.pb", "fingerprint.pb", ONNX_FILE))
@@ -236,7 +235,8 @@ class Origin:
         model_uri: address of the original.
         run_id: id of the pipeline run; empty for a manual push.
         reason: reason for the manual push or rollback.
-        blessing: `id`, `uri`, `blessed` and `sentence` of the blessing; empty if there is none.
+        blessing: `id`, `uri`, `blessed` and `sentence` of the blessing, and `forms`, those that were evaluated
+            (`schemas/contracts/runtime_names.py`); empty if there is none.
         metrics: main metrics by name.
     """
 

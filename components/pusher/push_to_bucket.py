@@ -27,7 +27,6 @@ from detloom.components.pusher.destination import (
 )
 from detloom.components.pusher.load_check import LoadCheck
 from detloom.components.pusher.manifest import (
-    MANIFEST_FILE,
     MAX_MANIFEST_BYTES,
     MAX_RECORD_BYTES,
     RECORD_FILE,
@@ -41,7 +40,7 @@ from detloom.components.pusher.manifest import (
 )
 from detloom.components.storage.bucket import BucketStorage
 from detloom.components.storage.local_copy import copy_folder, find_files
-from detloom.schemas.contracts.detections import ONNX_FILE
+from detloom.schemas.contracts.detections import MANIFEST_FILE, ONNX_FILE
 from detloom.schemas.contracts.version_names import parse_versions
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import redact

@@ -8,14 +8,12 @@ from typing import Any
 
 from detloom.components.pusher.destination import MODEL_FILE, Destination
 from detloom.components.pusher.manifest import (
-    MANIFEST_FILE,
     MAX_MANIFEST_BYTES,
     MAX_RECORD_BYTES,
     RECORD_FILE,
     Manifest,
     Origin,
     is_finite,
-    is_of_model,
     parse_manifest,
     parse_records,
 )
@@ -24,7 +22,7 @@ from detloom.components.pusher.push_to_folder import PushFolder
 from detloom.components.storage.bucket import BucketStorage
 from detloom.components.storage.local_copy import local_folder
 from detloom.components.storage.storage import is_address, open_storage
-from detloom.schemas.contracts.detections import ASSET_LABEL_MAP
+from detloom.schemas.contracts.detections import ASSET_LABEL_MAP, MANIFEST_FILE
 from detloom.schemas.contracts.label_map import describe_difference, keeps_ids, parse_label_map
 from detloom.schemas.errors import InputError
 from detloom.schemas.reading.redact import redact
@@ -277,7 +275,7 @@ def origin_of_rollback(manifest: Manifest, destination: Destination, version: in
 
 @contextlib.contextmanager
 def local_model(address: str) -> Iterator[Path]:
-    """Yield a local folder as it is, and a temporary copy of a model at an address, without its push manifest.
+    """Yield a local folder as it is, and a temporary copy of a model at an address, with its push manifest.
 
     Of a folder of versions, the highest complete version is copied. The copy has the name of the model's folder.
 
@@ -287,5 +285,5 @@ def local_model(address: str) -> Iterator[Path]:
     """
     version = max(complete_versions(open_destination(address)), default=None) if is_address(address) else None
     chosen = address if version is None else f"{address.rstrip('/')}/{version}"
-    with local_folder(chosen, is_of_model) as folder:
+    with local_folder(chosen) as folder:
         yield folder

@@ -162,8 +162,8 @@ def _check_options(options: dict[str, Any]) -> str:
 
 def _evaluate_model(options: dict[str, Any]) -> None:
     from detloom.components.evaluator.evaluate_exported import evaluate_model
-    from detloom.components.pusher.manifest import MANIFEST_FILE
     from detloom.pipelines.find_examples import parse_eval_sets
+    from detloom.schemas.contracts.detections import MANIFEST_FILE
     from detloom.trainer_module.inference.model_files import find_saved_model
 
     sets = parse_eval_sets(copied_examples(options["examples"]))

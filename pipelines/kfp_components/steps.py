@@ -290,7 +290,12 @@ def push(
     metrics = json.loads((Path(evaluation.path) / METRICS_FILE).read_text("utf-8"))["candidate"]
     origin = Origin(
         model_uri=model.uri,
-        blessing={"uri": evaluation.uri, "blessed": True, "sentence": decision.sentence},
+        blessing={
+            "uri": evaluation.uri,
+            "blessed": True,
+            "sentence": decision.sentence,
+            "forms": list(decision.forms),
+        },
         metrics=_main_metrics(metrics),
     )
     try:

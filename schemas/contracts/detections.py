@@ -72,6 +72,7 @@ SAVED_MODEL_FILE = "saved_model.pb"
 ASSET_LABEL_MAP = "label_map.pbtxt"
 ASSET_CONFIG = "config.json"
 ASSET_CONTRACT = "contract.json"  # inputs, outputs, units and versions, for callers of the model
+MANIFEST_FILE = "assets.extra/push_manifest.json"  # of a pushed version, see components/pusher/manifest.py
 WARM_UP_FILE = "assets.extra/tf_serving_warmup_requests"  # where TensorFlow Serving looks for them
 
 OUTPUTS = {

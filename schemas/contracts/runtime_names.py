@@ -1,8 +1,17 @@
-"""Names of the runtimes of exported models."""
+"""Names of the runtimes of exported models, and of the forms of a model that they run."""
 
 from typing import Literal, get_args
 
-RuntimeName = Literal["auto", "tensorflow", "onnxruntime", "openvino"]
+ModelRuntime = Literal["tensorflow", "onnxruntime", "openvino"]
+RuntimeName = Literal["auto", ModelRuntime]
 """What runs a model; "auto" is the fastest that the model's files and the machine allow."""
 
 RUNTIME_NAMES: tuple[RuntimeName, ...] = get_args(RuntimeName)
+
+FORM_SAVED_MODEL, FORM_ONNX = "saved_model", "onnx"
+FORM_TITLES = {FORM_SAVED_MODEL: "SavedModel", FORM_ONNX: "model.onnx"}
+
+
+def form_of(runtime: ModelRuntime) -> str:
+    """Return the form that a runtime runs; both runtimes of ONNX run the same file."""
+    return FORM_SAVED_MODEL if runtime == "tensorflow" else FORM_ONNX

@@ -23,7 +23,8 @@ class Export(Ranged):
     tflite_calibration_images: PositiveInt = 100
     """Number of training images that calibrate the value ranges of int8."""
     onnx: bool = False
-    """Write `model.onnx` beside the SavedModel, for ONNX Runtime and OpenVINO (`docs/export.md`)."""
+    """Write `model.onnx` beside the SavedModel, for ONNX Runtime and OpenVINO (`docs/export.md`). It is evaluated like
+    the SavedModel, and `gates.max_onnx_ap_difference` limits the difference."""
     onnx_outputs: Literal["detections", "raw"] = "detections"
     """Outputs of the ONNX file: those of the SavedModel, for images of any size, or `raw`, all boxes and scores for
     images of the network's size."""

@@ -5,6 +5,7 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from detloom.schemas.contracts.runtime_names import ModelRuntime
 from detloom.schemas.errors import NotNegativeInt, PositiveInt, Ranged, Share, check, check_fields, check_not_empty
 
 ImageProperty = Literal["num_boxes", "short_side_px", "aspect_ratio"]
@@ -77,6 +78,10 @@ def _check_edges(edges: tuple[float, ...], *, is_needed: bool) -> None:
 class EvaluatorSettings(Ranged):
     """Evaluation of the exported model."""
 
+    runtime: ModelRuntime = "tensorflow"
+    """What runs the model for all metrics, slices, latencies and gates, and the baseline if it has the file: TensorFlow
+    runs the SavedModel; `onnxruntime` and `openvino` run `model.onnx` (`export.onnx`). The other of both is compared
+    with it (`gates.max_onnx_ap_difference`)."""
     batch_size: Annotated[int, "1 to 1000"] = 8
     """Number of images per batch."""
     num_images: NotNegativeInt = 6

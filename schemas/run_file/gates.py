@@ -144,6 +144,9 @@ class Gates(Ranged):
     max_int8_ap_drop: Positive | None = None
     """Largest difference between the AP of the exported model and the AP of the int8 TFLite model; null sets no
     limit."""
+    max_onnx_ap_difference: Positive = 0.001
+    """Largest difference between the AP of the SavedModel and the AP of `model.onnx`, in either direction; also for
+    masks and keypoints."""
     override: Override | None = None
     """Bless a model although gates fail; a model that does not run correctly is never blessed."""
 

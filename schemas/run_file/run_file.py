@@ -111,6 +111,10 @@ class RunFile:
                 check(known, f"gates.{kind}", f"the slice {asked.slice!r}", allowed)
         check_beam_options(self.beam_args)
         self.model.check_export(self.export)
+        if self.evaluator.runtime != "tensorflow":
+            has_file = self.export.onnx and self.export.onnx_outputs == "detections"
+            allowed = "tensorflow, unless export.onnx is true and export.onnx_outputs is detections"
+            check(has_file, "evaluator.runtime", self.evaluator.runtime, allowed, "export.onnx")
         check_unique("nodes", (entry.node for entry in self.nodes))
         if self.retrain is not None:
             has_spans = "{" in self.data.path or not self.retrain.new_span

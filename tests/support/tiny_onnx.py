@@ -9,9 +9,9 @@ from onnx import TensorProto, helper, numpy_helper
 BOX = (0.1, 0.2, 0.3, 0.4)
 
 
-def make_tiny_onnx() -> onnx.ModelProto:
-    """Return a model that finds one object of class 1 at BOX in each image; the score is its mean color over 255."""
-    constants = {"scale": 1 / 255, "zero": 0.0, "one": 1.0, "box": BOX}
+def make_tiny_onnx(box: tuple[float, ...] = BOX) -> onnx.ModelProto:
+    """Return a model that finds one object of class 1 at `box` in each image; the score is its mean color over 255."""
+    constants = {"scale": 1 / 255, "zero": 0.0, "one": 1.0, "box": box}
     initializers = [numpy_helper.from_array(np.array(value, np.float32), name) for name, value in constants.items()]
     initializers += [numpy_helper.from_array(np.array([axis]), f"axis{axis}") for axis in (1, 2)]
     nodes = [
@@ -38,9 +38,9 @@ def make_tiny_onnx() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-def write_tiny_onnx(folder: Path, graph_name: str = "tiny") -> Path:
+def write_tiny_onnx(folder: Path, graph_name: str = "tiny", box: tuple[float, ...] = BOX) -> Path:
     """Write `model.onnx` into the folder of a model and return its path."""
-    path, model = folder / "model.onnx", make_tiny_onnx()
+    path, model = folder / "model.onnx", make_tiny_onnx(box)
     model.graph.name = graph_name
     path.write_bytes(model.SerializeToString())
     return path

@@ -4,16 +4,15 @@ import importlib.util
 import logging
 import os
 from pathlib import Path
-from typing import Literal
 
 from detloom.schemas.contracts.detections import ONNX_FILE
-from detloom.schemas.contracts.runtime_names import RuntimeName
+from detloom.schemas.contracts.runtime_names import FORM_ONNX, ModelRuntime, RuntimeName
 from detloom.schemas.errors import InputError
+from detloom.trainer_module.inference.model_files import read_evaluated_forms
 from detloom.trainer_module.inference.onnx_file_runtime import OnnxFileRuntime, RawOutputsError
 from detloom.trainer_module.inference.runtime import ContractRuntime
 from detloom.trainer_module.runtime.host_devices import has_nvidia_gpu
 
-_Name = Literal["tensorflow", "onnxruntime", "openvino"]
 _LOGGER = logging.getLogger("detloom")
 
 
@@ -21,24 +20,24 @@ def load_runtime(model_dir: Path, runtime: RuntimeName = "auto") -> ContractRunt
     """Load a model from the folder of its SavedModel, which may contain `model.onnx`.
 
     Args:
-        runtime: "auto" takes TensorFlow with a GPU of NVIDIA, or without an ONNX file that returns detections; else
-            ONNX Runtime. It logs which.
+        runtime: "auto" takes TensorFlow with a GPU of NVIDIA, or without an ONNX file that returns detections and was
+            evaluated, if an evaluation is recorded; else ONNX Runtime. It logs which.
 
     Raises:
         InputError: the runtime is not installed, its file is missing, or the model cannot be loaded.
     """
     if runtime != "auto":
         return _load(model_dir, runtime)
-    name = _choose(model_dir)
+    name, remark = _choose(model_dir)
     try:
         loaded = _load(model_dir, name)
     except RawOutputsError:
-        name, loaded = "tensorflow", _load(model_dir, "tensorflow")
-    _LOGGER.info("Runtime: %s.", name)
+        name, remark, loaded = "tensorflow", "", _load(model_dir, "tensorflow")
+    _LOGGER.info("Runtime: %s%s.", name, remark)
     return loaded
 
 
-def _load(model_dir: Path, name: _Name) -> ContractRuntime:
+def _load(model_dir: Path, name: ModelRuntime) -> ContractRuntime:
     if name == "tensorflow":
         from detloom.trainer_module.inference.saved_model_runtime import SavedModelRuntime
 
@@ -50,11 +49,16 @@ def _load(model_dir: Path, name: _Name) -> ContractRuntime:
     return OnnxFileRuntime(str(model_dir), name)
 
 
-def _choose(model_dir: Path) -> _Name:
+def _choose(model_dir: Path) -> tuple[ModelRuntime, str]:
+    """Return the runtime, and what the log says about the evaluation, as the end of a sentence."""
     has_gpu = has_nvidia_gpu() and os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1")
     if has_gpu or not (model_dir / ONNX_FILE).is_file():
-        return "tensorflow"
-    return "onnxruntime"  # OpenVINO takes longer for the loops of suppression
+        return "tensorflow", ""
+    forms = read_evaluated_forms(str(model_dir))
+    if forms is not None and FORM_ONNX not in forms:
+        return "tensorflow", f"; {ONNX_FILE} was not evaluated, and is not used"
+    # OpenVINO takes longer for the loops of suppression.
+    return "onnxruntime", "; no evaluation of this model is recorded" if forms is None else ""
 
 
 def _is_installed(package: str) -> bool:

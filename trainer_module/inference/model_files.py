@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from detloom.schemas.contracts import detections as names
 from detloom.schemas.contracts.label_map import LabelMap, parse_label_map
+from detloom.schemas.contracts.runtime_names import FORM_SAVED_MODEL
 from detloom.schemas.contracts.version_names import parse_versions
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.detectors.detector import Keypoints
@@ -46,6 +47,15 @@ def read_unknown_classes(model_dir: str) -> Literal["refuse", "drop"]:
     except (OSError, ValueError, KeyError, TypeError):
         return "refuse"
     return "drop" if is_dropped else "refuse"
+
+
+def read_evaluated_forms(model_dir: str) -> tuple[str, ...] | None:
+    """Return the forms of a pushed version that its evaluation covered; None if no evaluation is recorded."""
+    try:
+        blessing = json.loads(read_file(f"{model_dir}/{names.MANIFEST_FILE}"))["push"]["blessing"]
+        return tuple(blessing.get("forms", (FORM_SAVED_MODEL,))) if blessing else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
 
 
 def read_keypoints(model_dir: str) -> Keypoints | None:

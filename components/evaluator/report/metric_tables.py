@@ -6,6 +6,7 @@ from detloom.components.evaluator.evaluation_result import EvaluationResult
 from detloom.components.evaluator.measurements import Measurements
 from detloom.components.evaluator.report.page_parts import Json, change_of, measured
 from detloom.components.pages.formats import format_count
+from detloom.schemas.contracts.runtime_names import FORM_TITLES
 from detloom.trainer_module.evaluation.coco_metrics import CocoMetrics
 from detloom.trainer_module.evaluation.keypoint_metrics import KeypointMetrics
 
@@ -106,12 +107,12 @@ def voc_rows(candidate: Measurements, baseline: Measurements | None) -> list[Jso
 
 
 def variant_rows(evaluation: EvaluationResult) -> list[Json]:
-    """Return rows with the AP of the SavedModel and of the TFLite variants."""
+    """Return rows with the AP of the candidate and of its other forms."""
     before = measured(evaluation.candidate.coco.AP)
-    values = {name: measured(metrics.AP) for name, metrics in evaluation.variants.items()}
+    values = {FORM_TITLES.get(name, name): measured(metrics.AP) for name, metrics in evaluation.variants.items()}
     return [
         {"name": name, "AP": value, "change": None if value is None or before is None else value - before}
-        for name, value in (("SavedModel", before), *values.items())
+        for name, value in ((evaluation.decision.form_title, before), *values.items())
     ]
 
 

@@ -113,12 +113,13 @@ def _write_tensorboard(folder: str, evaluation: EvaluationResult) -> None:
 
 
 def format_analysis(evaluation: EvaluationResult) -> dict[str, Any]:
-    """Convert `Measurements` and `ModelCosts` of both models and the `Comparison` to JSON values."""
+    """Convert `Measurements` and `ModelCosts` of both models, the `Comparison` and `OtherForm` to JSON values."""
     baseline = evaluation.baseline
     return {
         "candidate": {**evaluation.candidate.to_dict(), "costs": asdict(evaluation.candidate_costs)},
         "baseline": {**baseline.to_dict(), "costs": asdict(evaluation.baseline_costs)} if baseline else None,
         "comparison": _format_comparison(evaluation),
+        "other_form": asdict(evaluation.other_form) if evaluation.other_form else None,
     }
 
 

@@ -9,6 +9,7 @@ from detloom.components.evaluator.report.page_parts import Json
 from detloom.components.evaluator.report.verdict_and_gates import NOTHING, format_mib
 from detloom.components.pages.charts import PAGE_LOOK, Line, format_svg
 from detloom.components.pages.formats import VERDICT_TEXTS, format_count, format_share_digits
+from detloom.schemas.contracts.runtime_names import FORM_TITLES
 
 _MAX_TRAINING_CHARTS = 24
 
@@ -53,7 +54,9 @@ def health_rows(data_health: Iterable[tuple[str, str, str]]) -> list[Json]:
 
 def cost_rows(evaluation: EvaluationResult) -> list[Json]:
     """Return rows with latency and size of the models; empty if nothing was measured."""
-    models = (("Candidate", evaluation.candidate_costs), ("Baseline", evaluation.baseline_costs))
+    models = [("Candidate", evaluation.candidate_costs), ("Baseline", evaluation.baseline_costs)]
+    if form := evaluation.other_form:
+        models.append((f"Candidate, {FORM_TITLES[form.name]}", ModelCosts(latency=form.latency)))
     return [_cost_row(name, costs) for name, costs in models if costs != NO_COSTS]
 
 

@@ -106,6 +106,12 @@ def make_record():
 
 
 @pytest.fixture(scope="session")
+def make_one_box():
+    """Make a tf.Example with a red object at (0.1, 0.2, 0.3, 0.4), the box of `tiny_onnx`."""
+    return lambda source_id: make_image_example(source_id, red=(10, 20, 30, 40), image_hw=(100, 100))
+
+
+@pytest.fixture(scope="session")
 def write_split():
     """Write shards of examples below `uri` and return the split's folder."""
     import tensorflow as tf

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import evaluations
 import pytest
+import tiny_onnx
 from artifacts import make_artifact
 from tfx.components.evaluator.executor import Executor as TfxEvaluatorExecutor
 from tfx.components.util import model_utils
@@ -58,6 +59,7 @@ def do(
     gates=None,
     split="test",
     context=None,
+    runtime="tensorflow",
 ):
     """Run `Do` with outputs in `folder`."""
     inputs = {"examples": [examples], "model": [make_artifact(Model, model_uri, 7)], **(more_inputs or {})}
@@ -68,7 +70,7 @@ def do(
         "blessing": [make_artifact(ModelBlessing, f"{folder}/blessing", 9)],
         **{name: [make_artifact(kind, f"{folder}/{name}", 10)] for name, kind in UI_TYPES.items()},
     }
-    settings = EvaluatorSettings(batch_size=2, num_images=num_images)
+    settings = EvaluatorSettings(batch_size=2, num_images=num_images, runtime=runtime)
     params = EvaluatorParams(split=split, settings=settings, gates=gates or Gates(**QUICK))
     DetectionEvaluatorExecutor(context).Do(
         inputs, outputs, {**params.to_properties(), "current_component_id": "DetectionEvaluator"}
@@ -185,7 +187,92 @@ def test_tflite_variants_are_evaluated_and_damaged_ones_skipped(tmp_path, exampl
     variants = done.read(METRICS_FILE)["variants"]
     assert list(variants) == ["int8"]
     assert 0.1 < variants["int8"]["AP"] < 0.9
-    assert "TFLite variants" in (done.folder / PAGE_FILE).read_text()
+    assert "int8" in (done.folder / PAGE_FILE).read_text()
+
+
+@pytest.fixture(scope="module")
+def boxed(tmp_path_factory, write_split, make_one_box, good_model_uri):
+    """Examples with one object, and a model whose SavedModel and `model.onnx` find it."""
+    folder = tmp_path_factory.mktemp("boxed")
+    write_split(folder / "examples", [make_one_box(name) for name in "ab"], num_shards=1)
+    examples = make_artifact(Examples, folder / "examples", 1)
+    examples.split_names = artifact_utils.encode_split_names(["test"])
+    shutil.copytree(good_model_uri, folder / "model")
+    tiny_onnx.write_tiny_onnx(folder / "model" / "Format-Serving")
+    return examples, folder / "model"
+
+
+@pytest.fixture
+def changed_onnx(boxed, tmp_path):
+    """Copy this model with another box in `model.onnx`."""
+
+    def change(box):
+        shutil.copytree(boxed[1], tmp_path / "model")
+        tiny_onnx.write_tiny_onnx(tmp_path / "model" / "Format-Serving", box=box)
+        return tmp_path / "model"
+
+    return change
+
+
+FLOORED = Gates(floors=FLOOR, **QUICK)
+HALF_BOX = tuple(side / 2 for side in tiny_onnx.BOX)
+
+
+def test_the_onnx_file_is_evaluated_with_its_latency(boxed, tmp_path):
+    done = do(tmp_path, *boxed, gates=FLOORED)
+    assert done.is_blessed
+    assert "difference in AP between the SavedModel and model.onnx 0.0000 is at most 0.001" in done.message
+    assert json.loads(done.blessing.get_string_custom_property("blessed_forms")) == ["saved_model", "onnx"]
+    assert done.read(METRICS_FILE)["variants"]["onnx"]["AP"] == pytest.approx(1.0)
+    other = done.read("analysis.json")["other_form"]
+    assert (other["name"], other["aps"]["AP"]) == ("onnx", pytest.approx(1.0))
+    assert other["latency"]["median_ms"] > 0
+    assert (done.folder / PAGE_FILE).read_text().count("model.onnx</td>") == 2  # AP, and latency
+
+
+def test_a_model_whose_onnx_file_halves_boxes_is_not_blessed(boxed, changed_onnx, tmp_path):
+    done = do(tmp_path, boxed[0], changed_onnx(HALF_BOX), gates=FLOORED)
+    assert not done.is_blessed
+    assert "ifference in AP between the SavedModel and model.onnx 1.0000 is above 0.001" in done.message
+
+
+def test_boxes_of_the_onnx_file_must_be_inside_of_the_image(boxed, changed_onnx, tmp_path):
+    done = do(tmp_path, boxed[0], changed_onnx((0.1, 0.2, 0.3, 1.5)), gates=FLOORED)
+    assert not done.is_blessed
+    assert done.message.startswith("Not blessed: The detections of model.onnx in image 1 have box corners")
+
+
+def test_the_runtime_of_the_settings_judges_candidate_and_baseline(boxed, changed_onnx, good_model_uri, tmp_path):
+    examples, same = boxed
+    candidate = changed_onnx(HALF_BOX)
+    done = do(tmp_path / "new", examples, candidate, same, runtime="onnxruntime")
+    metrics = done.read(METRICS_FILE)
+    assert [metrics[name]["AP"] for name in ("candidate", "baseline")] == pytest.approx([0, 1])
+    assert metrics["variants"]["saved_model"]["AP"] == pytest.approx(1)
+    assert done.read("decision.json")["forms"] == ["onnx", "saved_model"]
+
+
+def test_a_baseline_without_onnx_file_is_run_by_tensorflow(boxed, good_model_uri, tmp_path, caplog):
+    done = do(tmp_path, *boxed, good_model_uri, runtime="onnxruntime")
+    assert "TensorFlow runs the baseline" in caplog.text
+    assert done.read(METRICS_FILE)["baseline"]["AP"] == pytest.approx(1)
+    assert "candidate: onnxruntime, baseline: tensorflow" in (done.folder / PAGE_FILE).read_text()
+
+
+def test_a_candidate_without_the_file_of_the_runtime_is_refused(boxed, good_model_uri, tmp_path):
+    with pytest.raises(InputError, match=r"has no model\.onnx, which onnxruntime needs"):
+        do(tmp_path, boxed[0], good_model_uri, runtime="onnxruntime")
+
+
+@pytest.mark.reliability("torn file", "evaluate")
+def test_a_damaged_onnx_file_is_not_blessed_with_the_reason(boxed, changed_onnx, tmp_path):
+    model = changed_onnx(tiny_onnx.BOX)
+    path = model / "Format-Serving" / "model.onnx"
+    path.write_bytes(path.read_bytes()[:-20])
+    done = do(tmp_path, boxed[0], model, gates=FLOORED)
+    assert not done.is_blessed
+    assert done.message.startswith("Not blessed: The file model.onnx cannot be run (")
+    assert json.loads(done.blessing.get_string_custom_property("blessed_forms")) == ["saved_model"]
 
 
 @pytest.mark.slow  # an evaluation from end to end

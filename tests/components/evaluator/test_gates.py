@@ -6,7 +6,7 @@ import pytest
 
 from detloom.components.evaluator.analysis.bootstrap import Interval
 from detloom.components.evaluator.blessing import BlessingDecision, decide
-from detloom.components.evaluator.gates import GateEvidence, Latency, ModelCosts
+from detloom.components.evaluator.gates import GateEvidence, Latency, ModelCosts, OtherForm
 from detloom.schemas.run_file.gates import BaselineGate, Gates, LatencyGate, MetricChange, MetricFloor, Override
 
 TODAY = datetime.date(2026, 11, 22)
@@ -270,6 +270,17 @@ def test_the_int8_drop_gate():
     assert make_decision(gates=gates, int8_ap=0.48).reason == "AP lost by int8 0.020 is above 0.01."
     assert "no int8 TFLite variant" in make_decision(gates=gates).reason
     assert "AP lost by int8 (no ground truth" in make_decision({"AP": None}, gates=gates, int8_ap=0.4).reason
+
+
+def test_both_forms_must_agree_in_boxes_and_in_shapes():
+    name = "ifference in AP between the SavedModel and model.onnx"
+
+    def reason(**aps):  # the candidate has 0.5 in all metrics
+        return make_decision(other_form=OtherForm(name="onnx", aps=aps)).reason
+
+    assert f"d{name} 0.0005 is at most 0.001" in reason(AP=0.5005, mask_AP=0.5, keypoint_AP=0.4995)
+    assert reason(AP=0.5, mask_AP=0.5, keypoint_AP=0.52) == f"D{name} 0.0200 is above 0.001."
+    assert reason(AP=0.5, mask_AP=0.5) == f"The d{name} was not measured, required: at most 0.001."
 
 
 OVERRIDE = Override(reason="The old model fails on the new cameras.", by="Ada", until="2026-11-22")

@@ -12,6 +12,7 @@ from detloom.components.evaluator.image_record import decode_record, encode_reco
 from detloom.components.evaluator.inference import (
     DetectBatch,
     Matching,
+    ModelFile,
     _check_shards,
     _read_records,
     parse_record,
@@ -39,7 +40,7 @@ def make_threaded_pipeline():
 @pytest.fixture
 def run(tmp_path, good_model_uri):
     def call(split_dir, batch_size=2, pipeline=make_pipeline, model_dir=None):
-        step = DetectBatch({"candidate": str(model_dir or good_model_uri / "Format-Serving")}, batch_size)
+        step = DetectBatch({"candidate": ModelFile(str(model_dir or good_model_uri / "Format-Serving"))}, batch_size)
         return run_inference(pipeline, [f"{split_dir}/*"], step, str(tmp_path / "work"))
 
     return call
@@ -71,8 +72,8 @@ def records(tmp_path_factory, write_split, five_examples, good_model_uri, shifte
     """Records of one Beam run with two models over two shards in batches of two, of which one is not full."""
     folder = tmp_path_factory.mktemp("inference")
     uris = {"candidate": good_model_uri, "shifted": shifted_model_uri}
-    paths = {name: str(uri / "Format-Serving") for name, uri in uris.items()}
-    step = DetectBatch(paths, 2, matching=MATCHING)
+    files = {name: ModelFile(str(uri / "Format-Serving")) for name, uri in uris.items()}
+    step = DetectBatch(files, 2, matching=MATCHING)
     found = run_inference(make_pipeline, [f"{write_split(folder, five_examples)}/*"], step, str(folder / "work"))
     assert not (folder / "work").exists()  # intermediate files are removed
     return found
@@ -81,7 +82,7 @@ def records(tmp_path_factory, write_split, five_examples, good_model_uri, shifte
 @pytest.fixture(scope="module")
 def detect(good_model_uri):
     """Run the DoFn on one batch of at most four without a pipeline."""
-    step = DetectBatch({"candidate": str(good_model_uri / "Format-Serving")}, 4)
+    step = DetectBatch({"candidate": ModelFile(str(good_model_uri / "Format-Serving"))}, 4)
     step.setup()
 
     def call(*examples):
@@ -139,8 +140,8 @@ def test_separate_worker_processes_give_the_same_records(
 
 
 def test_the_dofn_can_be_pickled():
-    step = pickle.loads(pickle.dumps(DetectBatch({"candidate": "/model"}, 4)))
-    assert step.paths_by_name == {"candidate": "/model"}
+    step = pickle.loads(pickle.dumps(DetectBatch({"candidate": ModelFile("/model")}, 4)))
+    assert step.files_by_name == {"candidate": ModelFile("/model")}
 
 
 def test_a_split_without_files_or_examples_is_refused_with_its_path(run, tmp_path):

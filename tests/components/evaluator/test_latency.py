@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from detloom.components.evaluator.inference import ModelFile
 from detloom.components.evaluator.latency import count_model_bytes, measure_latency, summarize, time_in_turn
 
 
@@ -25,13 +26,15 @@ def test_latency_is_summarized_in_milliseconds():
 def test_the_model_is_timed_on_every_image(good_model_uri):
     file = io.BytesIO()
     Image.fromarray(np.zeros((20, 30, 3), np.uint8)).save(file, "PNG")
-    (latency,) = measure_latency({"new": str(good_model_uri / "Format-Serving")}, [file.getvalue()] * 3).values()
+    (latency,) = measure_latency(
+        {"new": ModelFile(str(good_model_uri / "Format-Serving"))}, [file.getvalue()] * 3
+    ).values()
     assert latency.num_images == 3
     assert 0 < latency.median_ms <= latency.p95_ms
 
 
 def test_without_images_nothing_is_loaded():
-    assert measure_latency({"new": "/nowhere"}, []) == {}
+    assert measure_latency({"new": ModelFile("/nowhere")}, []) == {}
 
 
 def test_the_model_size_is_the_sum_of_all_files(good_model_uri):

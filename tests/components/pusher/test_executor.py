@@ -42,6 +42,7 @@ def do(tmp_path, monkeypatch, make_model):
             blessed=blessed,
             blessing_message="Not blessed: AP50 0.100 is below 0.500.",
             blessing_metrics='{"AP": 0.25, "AP50": 0.5}',
+            blessed_forms='["saved_model", "onnx"]',
             **properties,
         )
         inputs = {"model": [model], "model_blessing": [blessing]}
@@ -81,6 +82,7 @@ def test_record_contains_blessing_and_metrics(do, tmp_path):
         "uri": str(tmp_path / "blessing"),
         "blessed": True,
         "sentence": "Not blessed: AP50 0.100 is below 0.500.",
+        "forms": ["saved_model", "onnx"],
     }
 
 

@@ -10,6 +10,7 @@ from detloom.components.pusher import push_to_folder
 from detloom.components.pusher.manifest import MANIFEST_FILE, RECORD_FILE, Origin, build_manifest
 from detloom.components.pusher.push import NotPushedError, list_versions, read_records
 from detloom.schemas.errors import InputError
+from detloom.trainer_module.inference.model_files import read_evaluated_forms
 
 
 @pytest.fixture
@@ -216,7 +217,7 @@ def test_versions_beyond_keep_versions_are_removed(make_model, model, other_mode
 
 
 def test_rollback_copies_the_previous_version_under_a_higher_number(model, other_model, tmp_path):
-    blessing = {"id": 5, "blessed": True}
+    blessing = {"id": 5, "blessed": True, "forms": ["saved_model", "onnx"]}
     push(model, tmp_path / "serving", at=1.0, origin=Origin(model_uri="m", blessing=blessing, metrics={"AP": 0.5}))
     push(other_model, tmp_path / "serving", at=2.0)
     result = roll_back_at(tmp_path / "serving", 3.0)
@@ -227,6 +228,7 @@ def test_rollback_copies_the_previous_version_under_a_higher_number(model, other
     expected = {"action": "rollback", "of_version": 1, "previous_version": 2, "reason": "bad boxes", "model_uri": "m"}
     assert expected.items() <= record.items()
     assert (record["blessing"], record["metrics"]) == (blessing, {"AP": 0.5})
+    assert read_evaluated_forms(str(result.path)) == ("saved_model", "onnx")
 
 
 @pytest.mark.usefixtures("three_versions")

@@ -15,14 +15,15 @@ from pushes import roll_back_at
 
 from detloom.components.pusher import bucket_lock, push_to_bucket
 from detloom.components.pusher.bucket_lock import BucketLock
-from detloom.components.pusher.manifest import MANIFEST_FILE, build_manifest
+from detloom.components.pusher.manifest import MANIFEST_FILE, Origin, build_manifest
 from detloom.components.pusher.push import list_versions, read_records
 from detloom.components.pusher.triton_config import format_triton_config
-from detloom.components.pusher.versions import describe_versions, open_destination, verify_version
+from detloom.components.pusher.versions import describe_versions, local_model, open_destination, verify_version
 from detloom.components.storage import bucket as bucket_module
 from detloom.components.storage.bucket import BucketStorage
 from detloom.components.storage.storage import open_storage
 from detloom.schemas.errors import InputError
+from detloom.trainer_module.inference.model_files import read_evaluated_forms
 
 GRAPHS = {b"graph", b"another graph", b"a third graph"}  # of the fixtures' models
 
@@ -91,6 +92,13 @@ def serve_highest_version(contents):
     weights = b"weights of " + graph
     assert files == {"assets/label_map.pbtxt": b"item { id: 1 name: 'cat' }", "variables/variables.index": weights}
     return max(numbers)
+
+
+@pytest.mark.usefixtures("plain_bucket")
+def test_the_copy_that_is_served_names_the_evaluated_forms(model, push, serving):
+    push(model, 100.0, origin=Origin(model_uri="m", blessing={"blessed": True, "forms": ["saved_model", "onnx"]}))
+    with local_model(serving) as folder:
+        assert read_evaluated_forms(str(folder)) == ("saved_model", "onnx")
 
 
 @pytest.mark.parametrize("serving", ["gs", "s3"], indirect=True)

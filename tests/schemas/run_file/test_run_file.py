@@ -194,6 +194,11 @@ def test_overrides_replace_values_of_the_file_and_keep_its_sections(tmp_path):
             "evaluator: {image_slices: [{feature: camera}]}",
             r"run\.yaml:3: gates\.changes: got the slice 'camra=north', allowed: .*camera",
         ),
+        (
+            "name: cats",
+            "name: cats\nevaluator: {runtime: openvino}",
+            r"run\.yaml:3: evaluator\.runtime: got openvino, allowed: tensorflow, unless export\.onnx",
+        ),
         ("test: c", "cut_share: 1.5", r"run\.yaml:3: data\.splits\..*cut_share"),
         ("test: c", "test: c, cut_share: 0.1", r"run\.yaml:3: data\.splits\.cut_share: got 0\.1, allowed: 0"),
         ("eval: b, test: c", "cut_share: 0.1", r"run\.yaml:3: data\.splits.*split_by_ratio"),

@@ -1,20 +1,31 @@
+import json
 import logging
 
 import pytest
 
+from detloom.schemas.contracts.detections import MANIFEST_FILE
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.inference import choose_runtime
 
+UNKNOWN = "no evaluation of this model is recorded"
+LEFT_OUT = "model.onnx was not evaluated, and is not used"
+
 
 @pytest.mark.parametrize(
-    ("has_file", "has_gpu", "installed", "chosen"),
+    ("has_file", "has_gpu", "installed", "push", "message"),
     [
-        (True, False, ("onnxruntime",), "onnxruntime"),
-        (True, True, ("openvino", "onnxruntime"), "tensorflow"),
-        (False, False, ("openvino", "onnxruntime"), "tensorflow"),
+        (True, False, ("onnxruntime",), None, f"Runtime: onnxruntime; {UNKNOWN}."),
+        (True, False, ("onnxruntime",), {"blessing": {}}, f"Runtime: onnxruntime; {UNKNOWN}."),
+        (True, False, ("onnxruntime",), {"blessing": {"forms": ["saved_model", "onnx"]}}, "Runtime: onnxruntime."),
+        (True, False, ("onnxruntime",), {"blessing": {"forms": ["saved_model"]}}, f"Runtime: tensorflow; {LEFT_OUT}."),
+        (True, False, ("onnxruntime",), {"blessing": {"blessed": True}}, f"Runtime: tensorflow; {LEFT_OUT}."),
+        (True, True, ("openvino", "onnxruntime"), None, "Runtime: tensorflow."),
+        (False, False, ("openvino", "onnxruntime"), None, "Runtime: tensorflow."),
     ],
 )
-def test_auto_takes_the_fastest_and_says_which(has_file, has_gpu, installed, chosen, tmp_path, monkeypatch, caplog):
+def test_auto_takes_the_fastest_that_was_evaluated_and_says_which(
+    has_file, has_gpu, installed, push, message, tmp_path, monkeypatch, caplog
+):
     loaded = []
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(choose_runtime, "_is_installed", installed.__contains__)
@@ -25,10 +36,13 @@ def test_auto_takes_the_fastest_and_says_which(has_file, has_gpu, installed, cho
         )
     if has_file:
         (tmp_path / "model.onnx").touch()
+    if push is not None:
+        (tmp_path / MANIFEST_FILE).parent.mkdir()
+        (tmp_path / MANIFEST_FILE).write_text(json.dumps({"push": push, "files": {}}))
     with caplog.at_level(logging.INFO, "detloom"):
         choose_runtime.load_runtime(tmp_path)
-    assert loaded == [chosen]
-    assert caplog.messages == [f"Runtime: {chosen}."]
+    assert caplog.messages == [message]
+    assert message.removeprefix("Runtime: ").startswith(loaded[0])
 
 
 def test_a_named_runtime_that_cannot_run_is_refused_with_what_is_missing(tmp_path, monkeypatch):

@@ -57,7 +57,7 @@ def test_auto_takes_tensorflow_for_a_file_with_raw_outputs(engine, tmp_path, mon
             model.graph.node.add(op_type="Identity", input=[model.graph.node[node].output[0]], output=[name])
             model.graph.output.add(name=name).type.CopyFrom(model.graph.output[0].type)
 
-    monkeypatch.setattr(choose_runtime, "_choose", lambda model_dir: engine)
+    monkeypatch.setattr(choose_runtime, "_choose", lambda model_dir: (engine, ""))
     monkeypatch.setattr("detloom.trainer_module.inference.saved_model_runtime.SavedModelRuntime", lambda path: "loaded")
     with pytest.raises(InputError, match="has raw outputs"):
         load(tmp_path, engine, rename_outputs)
