@@ -19,12 +19,11 @@ from detloom.schemas.reading.redact import redact
 
 CONFIG_FILE = "config.pbtxt"
 _MAX_CONFIG_BYTES = 1 << 20
-_MAX_BATCH_SIZE = 16  # images in a request, as in `detloom serve`
 _FIRST_LINE = "# Written by detloom push. Later pushes replace this file unless it was changed. SHA-256 of the rest: "
 _SETTINGS = f"""\
 backend: "onnxruntime"
 default_model_filename: "{ONNX_FILE}"
-max_batch_size: {_MAX_BATCH_SIZE}
+max_batch_size: 16  # as many images as a request to `detloom serve` may have
 version_policy {{ latest {{ num_versions: 1 }} }}
 dynamic_batching {{ }}  # of waiting requests whose images have one size
 parameters {{ key: "enable_mem_pattern" value {{ string_value: "0" }} }}  # else memory grows with each new image size

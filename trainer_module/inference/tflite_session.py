@@ -14,6 +14,7 @@ class TfliteSession:
 
     def __init__(self, content: bytes) -> None:
         self._interpreter = tf.lite.Interpreter(model_content=content, num_threads=1)  # the runner does not own it
+        self._interpreter.allocate_tensors()  # a signature's runner alone does not use XNNPACK's kernels
         signatures = self._interpreter.get_signature_list()
         has_images = names.SIGNATURE_IMAGES in signatures
         self._runner: Any = self._interpreter.get_signature_runner(names.SIGNATURE_IMAGES) if has_images else None

@@ -35,7 +35,7 @@ def integers():
 
 def test_configuration_describes_inputs_and_outputs_without_the_batch(onnx_model):
     lines = format_triton_config({"model.onnx": onnx_model / "model.onnx"}).decode().splitlines()
-    assert {'backend: "onnxruntime"', "max_batch_size: 16"} <= set(lines)
+    assert {'backend: "onnxruntime"', 'default_model_filename: "model.onnx"'} <= set(lines)
     assert lines[-5:] == [
         'input { name: "input_tensor" data_type: TYPE_UINT8 dims: [-1, -1, 3] }',
         'output { name: "detection_boxes" data_type: TYPE_FP32 dims: [1, 4] }',
