@@ -27,10 +27,9 @@ from detloom.components.evaluator.mask_and_keypoint_truth import WantedShapes
 from detloom.components.evaluator.measurements import Measurements, Split, areas_of
 from detloom.components.evaluator.model_forms import (
     choose_baseline_file,
-    find_form_problem,
     find_other_form,
     find_tflite_variants,
-    measure_form,
+    measure_other_form,
     measure_variants,
     read_conversion_problem,
 )
@@ -154,11 +153,8 @@ def _evaluate(
     found, shared = _measure_all(records, split, files, latency, params, baseline_map)
     candidate = found[_CANDIDATE]
     coco_by_variant = measure_variants(records, variants, split)
-    measured_form = None
-    for name in other_form:
-        form_problem = find_form_problem(records, name, label_map)
-        if form_problem is None:
-            measured_form = measure_form(records, name, split, coco_by_variant, latency)
+    other_name = next(iter(other_form), None)
+    measured_form, output_problem = measure_other_form(records, other_name, split, coco_by_variant, latency)
     evaluation = assess(
         split,
         records.source_ids,
@@ -170,6 +166,7 @@ def _evaluate(
         is_blessed_already=inputs.is_blessed_already,
         contract_problem=find_contract_problem(inputs.candidate_dir, candidate.detections)
         or form_problem
+        or output_problem
         or read_conversion_problem(inputs.tflite_dir),
         variants=coco_by_variant,
         other_form=measured_form,

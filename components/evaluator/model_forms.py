@@ -15,7 +15,6 @@ from detloom.components.evaluator.model_output_checks import find_output_problem
 from detloom.components.evaluator.record_table import RecordTable
 from detloom.components.storage.storage import open_storage
 from detloom.schemas.contracts.detections import ONNX_FILE, TFLITE_PROBLEM_FILE, TFLITE_SUFFIX
-from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.contracts.runtime_names import FORM_ONNX, FORM_SAVED_MODEL, FORM_TITLES, ModelRuntime
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.evaluation.coco_metrics import CocoMetrics, summarize_matches
@@ -104,27 +103,29 @@ def measure_variants(records: RecordTable, variants: Mapping[str, ModelFile], sp
     return result
 
 
-def find_form_problem(records: RecordTable, name: str, label_map: LabelMap) -> str | None:
-    """Return why the outputs of the other form cannot be used, as a sentence without a full stop."""
-    title = FORM_TITLES[name]
-    if problem := find_unusable(records, name, label_map):
-        return f"the outputs of {title} cannot be used: {problem}"
-    return find_output_problem(records.found[name], title)
+def measure_other_form(
+    records: RecordTable,
+    name: str | None,
+    split: Split,
+    variants: Mapping[str, CocoMetrics],
+    latency: Mapping[str, Latency],
+) -> tuple[OtherForm | None, str | None]:
+    """Measure what the gates compare in both forms of the candidate.
 
+    Args:
+        name: that of the other form; None without one.
 
-def measure_form(
-    records: RecordTable, name: str, split: Split, variants: Mapping[str, CocoMetrics], latency: Mapping[str, Latency]
-) -> OtherForm:
-    """Measure what the gates compare in both forms of the candidate."""
-    found = records.found[name]
-    metrics = (
-        variants.get(name),
-        measure_masks(records.truth, found, split.label_map),
-        measure_keypoints(split, found),
-    )
-    aps = {
-        metric: each.AP
-        for metric, each in zip(FORM_METRICS, metrics, strict=True)
-        if each is not None and each.explain("AP") is None
-    }
-    return OtherForm(name=name, aps=aps, latency=latency.get(name))
+    Returns:
+        The measurements, or None and why the outputs cannot be used, as a sentence without a full stop.
+    """
+    if name is None:
+        return None, None
+    title, found = FORM_TITLES[name], records.found[name]
+    if problem := find_unusable(records, name, split.label_map):
+        return None, f"the outputs of {title} cannot be used: {problem}"
+    if problem := find_output_problem(found, title):
+        return None, problem
+    shapes = measure_masks(records.truth, found, split.label_map), measure_keypoints(split, found)
+    metrics = zip(FORM_METRICS, (variants[name], *shapes), strict=True)
+    aps = {metric: each.AP for metric, each in metrics if each is not None and each.explain("AP") is None}
+    return OtherForm(name=name, aps=aps, latency=latency.get(name)), None

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from detloom.components.evaluator import evaluate_exported as module
+from detloom.components.evaluator import model_forms
 from detloom.components.evaluator.evaluate_exported import EvaluationInputs, evaluate
 from detloom.components.evaluator.evaluation_result import EvaluatorParams
 from detloom.components.evaluator.image_record import ImageRecord
@@ -17,6 +18,7 @@ from detloom.schemas.errors import InputError
 from detloom.schemas.run_file.evaluator import EvaluatorSettings
 from detloom.schemas.run_file.gates import BaselineGate, Gates, LatencyGate, MetricFloor
 from detloom.trainer_module.files.folder_lock import FolderBusyError
+from detloom.trainer_module.inference.onnx_file_runtime import RawOutputsError
 
 QUICK = Gates(baseline=BaselineGate(num_resamples=100), latency=LatencyGate(num_images=0))
 RED_GREEN = LabelMap.from_names(["red", "green"])
@@ -94,6 +96,15 @@ def test_a_model_that_could_not_be_converted_is_not_blessed(run, tmp_path):
     (tmp_path / "problem.txt").write_text("The conversion crashed.")
     decision = run([make_record(candidate=1)], tflite_dir=str(tmp_path)).decision
     assert decision.sentence.startswith("Not blessed: The conversion crashed;")
+
+
+def test_an_onnx_file_with_raw_outputs_is_not_evaluated(tmp_path, monkeypatch):
+    def load_model(file):
+        raise RawOutputsError("raw")
+
+    monkeypatch.setattr(model_forms, "load_model", load_model)
+    (tmp_path / "model.onnx").touch()
+    assert model_forms.find_other_form(str(tmp_path), "tensorflow") == ({}, None)
 
 
 @pytest.mark.reliability("torn file", "evaluate")

@@ -6,7 +6,7 @@ import shutil
 import evaluations
 import pytest
 
-from detloom.components.evaluator.gates import ModelCosts
+from detloom.components.evaluator.gates import Latency, ModelCosts, OtherForm
 from detloom.components.evaluator.report.output_files import write_report
 from detloom.components.model_card.card import CardInputs, ModelCardParams, build_card, write_card
 from detloom.components.model_card.read_files import reading_json
@@ -221,7 +221,23 @@ def test_an_onnx_file_is_listed_with_its_size(make_inputs, own_folders):
     (own_folders / "model/Format-Serving/model.onnx").write_bytes(b"0" * 200)
     card = build_card(make_inputs(own_folders))
     assert card["export"]["onnx_bytes"] == 200
-    assert "ONNX" in format_markdown(card)
+    assert "An ONNX file of 0.0 MiB was exported; it was not evaluated." in format_markdown(card)
+
+
+def test_an_evaluated_onnx_file_has_metrics_and_latency(make_inputs, own_folders):
+    (own_folders / "model/Format-Serving/model.onnx").write_bytes(b"0" * 200)
+    evaluation = evaluations.make_evaluation()
+    latency = Latency(median_ms=12.34, p95_ms=20.0, num_images=50)
+    evaluation = dataclasses.replace(
+        evaluation,
+        variants={"onnx": dataclasses.replace(evaluation.candidate.coco, AP=0.75)},
+        other_form=OtherForm(name="onnx", aps={"AP": 0.75}, latency=latency),
+    )
+    write_report(str(own_folders / "evaluation"), evaluation, [])
+    text = format_markdown(build_card(make_inputs(own_folders)))
+    assert "**Form of the metrics above**: SavedModel" in text
+    (row,) = [line for line in text.splitlines() if line.startswith("- **Other form**: model.onnx, AP 0.750, ")]
+    assert row.endswith("median latency 12.3 ms")
 
 
 def test_the_export_is_described_by_its_serving_contract(make_inputs, own_folders):
