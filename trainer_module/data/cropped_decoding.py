@@ -6,7 +6,7 @@ from detloom.schemas.contracts.ground_truth import BOXES, CROWD, IMAGE
 from detloom.trainer_module.data.augmentations.crops import Window, WindowCrop, crop_boxes, draw_window
 from detloom.trainer_module.data.example_parser import ParsedExample, sample_of
 from detloom.trainer_module.data.sample import Sample, keep_boxes
-from detloom.trainer_module.detectors.preprocess import DCT_METHOD, decode_image
+from detloom.trainer_module.detectors.preprocess import decode_image
 
 _MARGIN_PX = 2  # JPEG stores colors at half the size, so the outermost pixels of a window would differ
 
@@ -49,8 +49,7 @@ def decode_jpeg_window(image_bytes: tf.Tensor, window: Window, image_hw: tf.Tens
     """Decode the window of a JPEG, uint8 [height, width, 3], equal to that part of the whole image."""
     begin_yx = tf.maximum(window.begin_yx - _MARGIN_PX, 0)
     end_yx = tf.minimum(window.begin_yx + window.size_hw + _MARGIN_PX, image_hw)
-    window_px = tf.concat([begin_yx, end_yx - begin_yx], 0)
-    with_margin = tf.image.decode_and_crop_jpeg(image_bytes, window_px, channels=3, dct_method=DCT_METHOD)
+    with_margin = tf.image.decode_and_crop_jpeg(image_bytes, tf.concat([begin_yx, end_yx - begin_yx], 0), channels=3)
     return _slice(with_margin, window.begin_yx - begin_yx, window.size_hw)
 
 

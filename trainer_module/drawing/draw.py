@@ -1,10 +1,12 @@
 """Draw boxes with labels, masks and keypoints on an image."""
 
+import contextlib
 import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import simplejpeg
 from PIL import Image, ImageDraw, ImageFont, UnidentifiedImageError
 
 from detloom.schemas.contracts import detections as names
@@ -21,15 +23,25 @@ _FONT_SHARE = 0.03  # of the longer side of the image
 _MASK_SHARE = 0.45  # opacity of a mask
 _POINT_SHARE = 0.008  # radius of a keypoint over the longer side of the image
 _MIN_POINT_PX = 2
+_MAX_PIXELS = 178_956_970  # above, Pillow refuses images
 _MIN_POINT_SCORE = 0.1  # points below are not drawn
 
 
 def decode_image_rgb(image_bytes: bytes, name: str) -> Uint8Array:
     """Decode a JPEG or PNG to uint8 [H, W, 3]; gray and transparent images become RGB.
 
+    Pixels are those of TensorFlow's decoder, apart from JPEGs with four color channels.
+
     Raises:
         InputError: with `name`, for other formats and for a broken or truncated image.
     """
+    with contextlib.suppress(ValueError):  # Pillow tells what is wrong
+        height, width, color_space, _ = simplejpeg.decode_jpeg_header(image_bytes)
+        if color_space in ("Gray", "RGB", "YCbCr") and height * width <= _MAX_PIXELS:
+            # TensorFlow's default, which Pillow lacks. The other method changes colors by up to 4 levels, which
+            # cost 0.004 AP on BCCD where training used the one and a caller of the model the other.
+            rgb: Uint8Array = simplejpeg.decode_jpeg(image_bytes, "RGB", fastdct=True, fastupsample=False)
+            return rgb
     try:
         with Image.open(io.BytesIO(image_bytes), formats=("JPEG", "PNG")) as image:
             return np.asarray(from_deep_gray(image).convert("RGB"))

@@ -15,7 +15,6 @@ from detloom.trainer_module.data.class_lookup import ClassLookup, ClassTables
 from detloom.trainer_module.data.cropped_decoding import decode_crop, decode_jpeg_window, decode_sample
 from detloom.trainer_module.data.example_parser import parse_ground_truth
 from detloom.trainer_module.detectors.preprocess import decode_image
-from detloom.trainer_module.drawing.draw import decode_image_rgb
 
 BOXES = [(0.1, 0.2, 0.5, 0.6), (0.0, 0.0, 1.0, 0.3), (0.6, 0.7, 0.7, 0.9)]
 FORMATS = {
@@ -59,13 +58,6 @@ def test_a_window_of_a_jpeg_has_the_pixels_of_the_whole_image(photograph, name):
         window = Window(tf.constant([y, x]), tf.constant([height, width]), tf.constant(0.0), tf.constant(True))
         pixels = decode_jpeg_window(tf.constant(image_bytes), window, tf.constant([427, 640]))
         np.testing.assert_array_equal(pixels, whole[y : y + height, x : x + width])
-
-
-@pytest.mark.parametrize("name", ["4:4:4", "4:2:2", "4:2:0", "progressive", "grey", "png"])
-def test_images_have_the_pixels_that_pillow_decodes(photograph, name):
-    """As for a model that is called with pixels, and for runtimes without TensorFlow."""
-    image_bytes = encode(photograph, name)
-    np.testing.assert_array_equal(decode_image(image_bytes), decode_image_rgb(image_bytes, name))
 
 
 @pytest.mark.parametrize("name", ["4:2:0", "png"])

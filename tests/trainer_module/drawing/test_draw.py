@@ -83,6 +83,16 @@ def test_a_cmyk_image_becomes_rgb():
     assert (decoded.shape, decoded.dtype) == ((4, 6, 3), np.uint8)
 
 
+@pytest.mark.parametrize("settings", [{}, {"subsampling": 0}, {"progressive": True}, {"quality": 30}])
+@pytest.mark.parametrize("mode", ["L", "RGB"])
+def test_a_jpeg_has_the_pixels_that_the_model_decodes(mode, settings):
+    small = Image.fromarray(np.random.default_rng(0).integers(0, 255, (9, 13, 3), np.uint8))
+    file = io.BytesIO()
+    small.resize((83, 61), Image.Resampling.BICUBIC).convert(mode).save(file, "JPEG", **settings)
+    expected = decode_image(tf.constant(file.getvalue())).numpy()
+    np.testing.assert_array_equal(decode_image_rgb(file.getvalue(), "a"), expected)
+
+
 def encoded_noise():
     file = io.BytesIO()
     Image.fromarray(np.random.default_rng(0).integers(0, 255, (64, 64, 3), np.uint8)).save(file, "JPEG")
