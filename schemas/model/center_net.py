@@ -288,8 +288,6 @@ class CenterNet:
         if export.tflite and (has_masks or self.keypoint_estimation_task is not None):
             what = "masks" if has_masks else "keypoints"
             refuse_export("tflite", list(export.tflite), f"TensorFlow Lite files have no {what}; use the SavedModel")
-        if export.onnx and has_masks:
-            refuse_export("onnx", True, "crops for masks cannot be converted to ONNX; use the SavedModel")
         if "int8" in export.tflite:
             refuse_export("tflite", "int8", "8 bits lose the peaks, and the model detects nothing; use float16")
         if export.onnx and export.onnx_outputs == "raw":

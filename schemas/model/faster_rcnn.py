@@ -145,8 +145,8 @@ class FasterRcnn(Ranged):
         """Raise FieldError for formats to which the detector cannot be converted."""
         if export.tflite:
             refuse_export("tflite", list(export.tflite), "Faster R-CNN has no TensorFlow Lite form; use the SavedModel")
-        if export.onnx:
-            refuse_export("onnx", True, "crops of Faster R-CNN cannot be converted to ONNX; use the SavedModel")
+        if export.onnx and export.onnx_outputs == "raw":
+            refuse_export("onnx_outputs", "raw", "Faster R-CNN has no raw outputs; use detections")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -263,7 +263,6 @@ def changed() -> Callable[[Any, dict[str, Any]], Any]:
 @pytest.fixture(scope="session")
 def assert_onnx_file_detects() -> Callable[..., None]:
     """`assert_onnx_file_detects(detector, path, settings)` gives the network random kernels, so that scores differ.
-
     The file is written for two images of one size, and called with other numbers of images of other sizes.
     """
     import tensorflow as tf

@@ -248,15 +248,21 @@ def _append(kept: _Pairs, block: _Pairs, is_kept_BN: tf.Tensor) -> tuple[_Pairs,
     )
     joined = _Pairs(*(tf.concat([old, new], axis=1) for old, new in zip(kept, block, strict=True)))
     is_used_BS = joined.class_indices_BN >= 0
-    used_first_BS = tf.argsort(tf.cast(~is_used_BS, tf.int32), axis=1, stable=True)[:, :size]
+    used_first_BS = _true_first(is_used_BS)[:, :size]
     is_cut_B = tf.reduce_sum(tf.cast(is_used_BS, tf.int32), axis=1) > size
     return _Pairs(*(tf.gather(part, used_first_BS, batch_dims=1) for part in joined)), is_cut_B
+
+
+def _true_first(is_true_BN: tf.Tensor) -> tf.Tensor:
+    """Return the places of all True, then those of all False, in order. No two keys tie: OpenVINO would mix these."""
+    size = is_true_BN.shape[1]
+    return tf.argsort(tf.where(is_true_BN, 0, size) + tf.range(size), axis=1)
 
 
 def _visible(config: BatchNonMaxSuppression, kept: _Pairs) -> Selection:
     """Return the first `max_total_detections` visible pairs."""
     most = config.max_total_detections
-    visible_first_BM = tf.argsort(tf.cast(~kept.is_visible_BN, tf.int32), axis=1, stable=True)[:, :most]
+    visible_first_BM = _true_first(kept.is_visible_BN)[:, :most]
     is_visible_BM = tf.gather(kept.is_visible_BN, visible_first_BM, batch_dims=1)
 
     def rows(values_BS: tf.Tensor) -> tf.Tensor:

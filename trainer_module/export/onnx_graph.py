@@ -165,14 +165,24 @@ class OnnxGraph:
     def _convert(self, operation: tf.Operation) -> None:
         if operation.type in ("Placeholder", "NoOp"):
             return
-        values = [tf.get_static_value(tensor) for tensor in operation.outputs]
-        if all(value is not None for value in values):
+        values = self._known_outputs(operation)
+        if values is not None:
             for tensor, value in zip(operation.outputs, values, strict=True):
                 self.set_value(tensor, value)
         elif operation.type in self._handlers:
             self._handlers[operation.type](self, operation)
         else:
             raise InputError(f"export.onnx: the operation {operation.type} of TensorFlow cannot be converted to ONNX.")
+
+    def _known_outputs(self, operation: tf.Operation) -> list[Array] | None:
+        """Return the outputs of an operation that do not depend on the input of the model, otherwise None."""
+        outputs = [tf.get_static_value(tensor) for tensor in operation.outputs]
+        if all(output is not None for output in outputs):
+            return outputs
+        inputs = [self.value(tensor) for tensor in operation.inputs]
+        if any(value is None for value in inputs) or any(each.type == "func" for each in operation.op_def.attr):
+            return None
+        return _evaluate(operation, inputs)
 
     def to_proto(
         self,
@@ -197,6 +207,17 @@ def names_used(node: onnx.NodeProto) -> set[str]:
     inner = [each for attribute in node.attribute if attribute.HasField("g") for each in attribute.g.node]
     of_graphs = {output.name for attribute in node.attribute for output in attribute.g.output}
     return set(node.input).union(of_graphs, *map(names_used, inner))
+
+
+def _evaluate(operation: tf.Operation, inputs: Sequence[Array | None]) -> list[Array]:
+    """Execute an operation."""
+    with tf.Graph().as_default() as graph, tf.compat.v1.Session(graph=graph) as session:
+        constants = [tf.constant(value, each.dtype) for value, each in zip(inputs, operation.inputs, strict=True)]
+        types = [tensor.dtype for tensor in operation.outputs]
+        attributes = dict(operation.node_def.attr)
+        copy = graph.create_op(operation.type, constants, types, attrs=attributes, op_def=operation.op_def)
+        found: list[Array] = session.run(list(copy.outputs))
+        return found
 
 
 def value_info(name: str, tensor: tf.Tensor) -> onnx.ValueInfoProto:

@@ -32,6 +32,11 @@ def _value(graph: OnnxGraph, tensor: tf.Tensor) -> Any:
     return value
 
 
+def _number(graph: OnnxGraph, tensor: tf.Tensor) -> int:
+    """Return the value of an input that is one whole number."""
+    return int(_value(graph, tensor).item())
+
+
 # --- element by element -----------------------------------------------------------------------------------------------
 
 _ELEMENTWISE = {
@@ -50,6 +55,7 @@ _ELEMENTWISE = {
     "LogicalAnd": "And",
     "LogicalNot": "Not",
     "LogicalOr": "Or",
+    "Log": "Log",
     "Maximum": "Max",
     "Minimum": "Min",
     "Mul": "Mul",
@@ -57,6 +63,7 @@ _ELEMENTWISE = {
     "RealDiv": "Div",
     "Relu": "Relu",
     "Round": "Round",
+    "Select": "Where",
     "SelectV2": "Where",
     "Sigmoid": "Sigmoid",
     "Sqrt": "Sqrt",
@@ -147,6 +154,8 @@ def _floor_mod(graph: OnnxGraph, operation: tf.Operation) -> None:
 @_handles("FloorDiv")
 def _floor_div(graph: OnnxGraph, operation: tf.Operation) -> None:
     def divide(one: str, other: str) -> str:
+        if operation.outputs[0].dtype.is_floating:
+            return graph.add("Floor", graph.add("Div", one, other))
         return graph.add("Div", graph.add("Sub", one, graph.add("Mod", one, other)), other)
 
     _elementwise(graph, operation, divide)
@@ -248,9 +257,9 @@ def _resize(graph: OnnxGraph, operation: tf.Operation) -> None:
     """Sources: tensorflow/core/kernels/image/resize_{bilinear,bicubic,nearest_neighbor}_op.cc."""
     image, size_hw = operation.inputs
     has_half_pixel_centers = operation.get_attr("half_pixel_centers")
-    if operation.get_attr("align_corners"):
-        raise InputError("export.onnx: resizing with align_corners cannot be converted to ONNX.")
     position = "half_pixel" if has_half_pixel_centers else "asymmetric"
+    if operation.get_attr("align_corners"):
+        position = "align_corners"
     settings: dict[str, Any] = {"coordinate_transformation_mode": position, "mode": "linear"}
     if operation.type == "ResizeBicubic":
         coefficient = -0.5 if has_half_pixel_centers else -0.75
@@ -266,9 +275,48 @@ def _resize(graph: OnnxGraph, operation: tf.Operation) -> None:
     graph.set_channels_first(operation.outputs[0], graph.add("Resize", name, "", "", sizes, **settings))
 
 
+@_handles("CropAndResize")
+def _crop_and_resize(graph: OnnxGraph, operation: tf.Operation) -> None:
+    """Sample each box of `crop_features`, which has equally many boxes for each image, in their order.
+
+    Source: tensorflow/core/kernels/image/crop_and_resize_op.cc; GridSample has positions of -1 to 1.
+    """
+    image, boxes, _, size_hw = operation.inputs
+    name, (rows, columns) = graph.get_channels_first(image), _value(graph, size_hw).tolist()
+    num_images = graph.add("Slice", graph.add("Shape", name), graph.ints(0), graph.ints(1))
+    shape = graph.add("Concat", num_images, graph.ints(-1, 4), axis=0)
+    sides = graph.add_many("Split", [graph.add("Reshape", graph.get(boxes), shape)], 4, axis=2)  # each [B, P, 1]
+
+    def positions(low: str, high: str, num: int) -> str:
+        steps = graph.constant(np.linspace(0, 2, num), np.float32)
+        distance = graph.add("Mul", graph.add("Sub", high, low), steps)
+        twice = graph.add("Add", graph.add("Add", low, low), distance)
+        return graph.add("Sub", twice, graph.constant(1, np.float32))
+
+    ymin, xmin, ymax, xmax = sides
+    y_BPh1 = graph.add("Unsqueeze", positions(ymin, ymax, rows), graph.ints(3))
+    x_BP1w = graph.add("Unsqueeze", positions(xmin, xmax, columns), graph.ints(2))
+    whole = graph.add("Shape", graph.add("Add", y_BPh1, x_BP1w))
+    grid = [graph.add("Unsqueeze", graph.add("Expand", each, whole), graph.ints(4)) for each in (x_BP1w, y_BPh1)]
+    rows_first = graph.add("Concat", num_images, graph.ints(-1, columns, 2), axis=0)
+    grid_BRw2 = graph.add("Reshape", graph.add("Concat", *grid, axis=4), rows_first)
+    sampled_BCRw = graph.add("GridSample", name, grid_BRw2, align_corners=1)
+    boxes_apart = graph.add("Concat", num_images, graph.ints(image.shape[3], -1, rows, columns), axis=0)
+    crops_BCPhw = graph.add("Reshape", sampled_BCRw, boxes_apart)
+    crops_BPhwC = graph.add("Transpose", crops_BCPhw, perm=(0, 2, 3, 4, 1))
+    joined = graph.add("Reshape", crops_BPhwC, graph.ints(-1, rows, columns, image.shape[3]))
+    graph.set(operation.outputs[0], joined)
+
+
 @_handles("Softmax")
 def _softmax(graph: OnnxGraph, operation: tf.Operation) -> None:
     graph.set(operation.outputs[0], graph.add("Softmax", graph.get(operation.inputs[0]), axis=-1))
+
+
+@_handles("Einsum")
+def _einsum(graph: OnnxGraph, operation: tf.Operation) -> None:
+    name = graph.add("Einsum", *map(graph.get, operation.inputs), equation=operation.get_attr("equation").decode())
+    graph.set(operation.outputs[0], name)
 
 
 @_handles("MatMul", "BatchMatMulV2")
@@ -316,7 +364,7 @@ def _reduce_truth(graph: OnnxGraph, operation: tf.Operation) -> None:
 
 @_handles("ArgMax", "ArgMin")
 def _arg_max(graph: OnnxGraph, operation: tf.Operation) -> None:
-    axis = int(_value(graph, operation.inputs[1]))
+    axis = _number(graph, operation.inputs[1])
     found = graph.add(operation.type, graph.get(operation.inputs[0]), axis=axis, keepdims=0)
     output = operation.outputs[0]
     graph.set(output, found if output.dtype == tf.int64 else graph.cast(found, output.dtype))
@@ -356,10 +404,6 @@ def _reshape(graph: OnnxGraph, operation: tf.Operation) -> None:
         graph.set_channels_first(operation.outputs[0], name)
         return
     sizes = [-1 if size is None else size for size in operation.outputs[0].shape]
-    value = graph.value(tensor)
-    if value is not None:
-        graph.set_value(operation.outputs[0], value.reshape(sizes))
-        return
     is_known = sizes.count(-1) <= 1 and 0 not in sizes
     name = graph.ints(*sizes) if is_known else graph.get_int64(shape)
     graph.set(operation.outputs[0], graph.add("Reshape", graph.get(tensor), name))
@@ -370,7 +414,7 @@ def _repeated(graph: OnnxGraph, operation: tf.Operation) -> tuple[int, int] | No
     tile = operation.inputs[0].op
     if tile.type != "Tile" or tile.inputs[0].op.type != "ExpandDims" or operation.outputs[0].shape.rank != 4:
         return None
-    source, axis = tile.inputs[0].op.inputs[0], int(_value(graph, tile.inputs[0].op.inputs[1]))
+    source, axis = tile.inputs[0].op.inputs[0], _number(graph, tile.inputs[0].op.inputs[1])
     times = graph.value(tile.inputs[1])
     if source.shape.rank != 4 or axis not in (2, 3) or times is None or times.prod() != times[axis]:
         return None
@@ -381,26 +425,18 @@ def _repeated(graph: OnnxGraph, operation: tf.Operation) -> tuple[int, int] | No
 def _squeeze(graph: OnnxGraph, operation: tf.Operation) -> None:
     shape = operation.inputs[0].shape
     axes = list(operation.get_attr("squeeze_dims")) or [axis for axis, size in enumerate(shape) if size == 1]
-    value = graph.value(operation.inputs[0])
-    if value is not None:
-        graph.set_value(operation.outputs[0], value.squeeze(tuple(axes)))
-        return
     graph.set(operation.outputs[0], graph.add("Squeeze", graph.get(operation.inputs[0]), graph.ints(*axes)))
 
 
 @_handles("ExpandDims")
 def _expand_dims(graph: OnnxGraph, operation: tf.Operation) -> None:
-    axis = int(_value(graph, operation.inputs[1]))
+    axis = _number(graph, operation.inputs[1])
     graph.set(operation.outputs[0], graph.add("Unsqueeze", graph.get(operation.inputs[0]), graph.ints(axis)))
 
 
 @_handles("Pack")
 def _pack(graph: OnnxGraph, operation: tf.Operation) -> None:
     axis, values = operation.get_attr("axis"), [graph.value(tensor) for tensor in operation.inputs]
-    known = [value for value in values if value is not None]
-    if len(known) == len(values):
-        graph.set_value(operation.outputs[0], np.stack(known, axis))
-        return
     parts = [
         graph.add("Unsqueeze", graph.get(tensor), graph.ints(axis))
         if value is None
@@ -420,7 +456,7 @@ def _unpack(graph: OnnxGraph, operation: tf.Operation) -> None:
 @_handles("ConcatV2")
 def _concat(graph: OnnxGraph, operation: tf.Operation) -> None:
     *tensors, last = operation.inputs
-    axis = int(_value(graph, last))
+    axis = _number(graph, last)
     if tensors[0].shape.rank == 4 and all(map(graph.has_channels_first, tensors)):
         names = map(graph.get_channels_first, tensors)
         graph.set_channels_first(operation.outputs[0], graph.add("Concat", *names, axis=_AXIS[axis % 4]))
@@ -430,7 +466,7 @@ def _concat(graph: OnnxGraph, operation: tf.Operation) -> None:
 
 @_handles("Split")
 def _split(graph: OnnxGraph, operation: tf.Operation) -> None:
-    axis, tensor = int(_value(graph, operation.inputs[0])), operation.inputs[1]
+    axis, tensor = _number(graph, operation.inputs[0]), operation.inputs[1]
     names = graph.add_many("Split", [graph.get(tensor)], len(operation.outputs), axis=axis)
     for output, name in zip(operation.outputs, names, strict=True):
         graph.set(output, name)
@@ -480,6 +516,14 @@ def _broadcast(graph: OnnxGraph, operation: tf.Operation) -> None:
     graph.set(operation.outputs[0], graph.add("Expand", graph.get(tensor), graph.get_int64(shape)))
 
 
+@_handles("BroadcastArgs")
+def _common_shape(graph: OnnxGraph, operation: tf.Operation) -> None:
+    one, other = operation.inputs
+    if one.shape != other.shape:
+        raise InputError("export.onnx: shapes of different ranks cannot be broadcast.")
+    graph.set(operation.outputs[0], graph.add("Max", graph.get(one), graph.get(other)))
+
+
 @_handles("Fill")
 def _fill(graph: OnnxGraph, operation: tf.Operation) -> None:
     shape, value = operation.inputs
@@ -502,7 +546,7 @@ def _one_hot(graph: OnnxGraph, operation: tf.Operation) -> None:
 @_handles("GatherV2")
 def _gather(graph: OnnxGraph, operation: tf.Operation) -> None:
     tensor, places, axis = operation.inputs
-    num_batch, axis = operation.get_attr("batch_dims"), int(_value(graph, axis))
+    num_batch, axis = operation.get_attr("batch_dims"), _number(graph, axis)
     if num_batch == 0:
         name = graph.add("Gather", graph.get(tensor), graph.get(places), axis=axis)
     elif axis == num_batch:
@@ -523,11 +567,10 @@ def _scatter(graph: OnnxGraph, operation: tf.Operation) -> None:
 @_handles("Slice")
 def _slice(graph: OnnxGraph, operation: tf.Operation) -> None:
     tensor, begin, size = operation.inputs
-    begins, sizes = _value(graph, begin), _value(graph, size)
-    whole = np.iinfo(np.int64).max
-    ends = [whole if size == -1 else start + size for start, size in zip(begins.tolist(), sizes.tolist(), strict=True)]
-    name = graph.add("Slice", graph.get(tensor), graph.ints(*begins.tolist()), graph.ints(*ends))
-    graph.set(operation.outputs[0], name)
+    begins, sizes = graph.get_int64(begin), graph.get_int64(size)
+    is_open = graph.add("Less", sizes, graph.ints(0))
+    ends = graph.add("Where", is_open, graph.ints(np.iinfo(np.int64).max), graph.add("Add", begins, sizes))
+    graph.set(operation.outputs[0], graph.add("Slice", graph.get(tensor), begins, ends))
 
 
 @_handles("StridedSlice")

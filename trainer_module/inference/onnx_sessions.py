@@ -2,7 +2,6 @@
 
 import io
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -54,7 +53,6 @@ class OpenVinoSession:
             "ENABLE_CPU_PINNING": False,  # threads that decode images use the same CPUs
         }
         model = openvino.Core().read_model(io.BytesIO(content))
-        _keep_order_of_ties(model)
         # For one image, sizes inside the model are known: loops need half of the time, and batches are not faster.
         model.reshape({each: [1, *list(each.partial_shape)[1:]] for each in model.inputs})
         self._request = openvino.Core().compile_model(model, "CPU", settings).create_infer_request()
@@ -72,19 +70,3 @@ class OpenVinoSession:
     def _run_one(self, inputs: dict[str, Array]) -> dict[str, Array]:
         results = self._request.infer(inputs)  # the next call overwrites them
         return {name: results[name].copy() for name in self._outputs if name in names.OUTPUTS}
-
-
-def _keep_order_of_ties(model: Any) -> None:
-    """Let TopK return equal integers in the order of their places, as ONNX requires and OpenVINO 2026.4 does not.
-
-    Equal scores are rare, and among many of them the order costs ten times the time of the network.
-    """
-    for operation in model.get_ops():
-        match operation.get_type_name():
-            case "TopK" if operation.get_input_element_type(0).is_integral():
-                operation.set_attribute("stable", True)
-            case "If":
-                _keep_order_of_ties(operation.get_then_body())
-                _keep_order_of_ties(operation.get_else_body())
-            case "Loop" | "TensorIterator":
-                _keep_order_of_ties(operation.get_function())

@@ -64,36 +64,6 @@ def test_auto_takes_tensorflow_for_a_file_with_raw_outputs(engine, tmp_path, mon
     assert choose_runtime.load_runtime(tmp_path) == "loaded"
 
 
-@pytest.mark.parametrize("is_in_branch", [False, True])
-def test_equal_integers_are_selected_in_the_order_of_their_places(engine, is_in_branch):
-    make, types = onnx.helper, onnx.TensorProto
-    places = make.make_tensor_value_info("places", types.FLOAT, [5])
-    select = [
-        make.make_node("TopK", ["colors", "count"], ["largest", "ids"]),
-        make.make_node("Cast", ["ids"], ["places"], to=types.FLOAT),
-    ]
-    branch = make.make_graph(select, "branch", [], [places])
-    prepare = [
-        make.make_node("Cast", ["input_tensor"], ["integers"], to=types.INT32),
-        make.make_node("Reshape", ["integers", "flat"], ["colors"]),
-        make.make_node("ReduceMax", ["colors"], ["most"], keepdims=0),
-        make.make_node("Cast", ["most"], ["has_color"], to=types.BOOL),
-    ]
-    choose = [make.make_node("If", ["has_color"], ["num_detections"], then_branch=branch, else_branch=branch)]
-    name = [*select, make.make_node("Identity", ["places"], ["num_detections"])]
-    graph = make.make_graph(
-        prepare + (choose if is_in_branch else name),
-        "ties",
-        [make.make_tensor_value_info("input_tensor", types.UINT8, [1, "H", "W", 3])],
-        [make.make_tensor_value_info("num_detections", types.FLOAT, [5])],
-        [onnx.numpy_helper.from_array(np.array([value]), name) for name, value in (("flat", -1), ("count", 5))],
-    )
-    content = make.make_model(graph, opset_imports=[make.make_opsetid("", 17)], ir_version=8).SerializeToString()
-    pixels = np.ones((1, 10, 20, 3), np.uint8)
-    outputs = model_process.ModelInProcess(engine, content).run({"input_tensor": pixels})
-    assert outputs["num_detections"].tolist() == [0, 1, 2, 3, 4]
-
-
 def remove_output(model):
     del model.graph.output[1]
 

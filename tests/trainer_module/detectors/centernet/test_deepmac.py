@@ -209,9 +209,8 @@ def test_a_wrong_value_is_named(settings, message):
 
 
 def test_masks_are_refused_in_other_formats_and_with_keypoints(config, keypoint_task):
-    for settings, message in ((Export(tflite=("float16",)), "no masks"), (Export(onnx=True), "crops for masks")):
-        with pytest.raises(FieldError, match=message):
-            config.check_export(settings)
+    with pytest.raises(FieldError, match="TensorFlow Lite files have no masks"):
+        config.check_export(Export(tflite=("float16",)))
     with pytest.raises(FieldError, match="deepmac_mask_estimation: got set"):
         dataclasses.replace(config, keypoint_estimation_task=keypoint_task)
 
@@ -251,6 +250,12 @@ def test_it_is_trained_evaluated_and_exported(config, tmp_path, make_squares, wr
         input_tensor=tf.zeros([3, 50, 70, 3], tf.uint8)
     )
     assert outputs[MASKS].shape == (3, config.max_detections, 8, 8)
+
+
+@pytest.mark.slow
+def test_masks_are_outputs_of_the_onnx_file(detector, assert_onnx_file_detects, tmp_path):
+    tf.config.run_functions_eagerly(False)
+    assert_onnx_file_detects(detector, tmp_path / "model.onnx", Export())
 
 
 def test_the_batch_norms_of_both_networks_are_folded(detector, assert_folds):

@@ -7,10 +7,14 @@ import pytest
 import tensorflow as tf
 
 from detloom.schemas.contracts.detections import BOXES, CLASSES, MASKS, NUM_DETECTIONS, OUTPUT_NAMES, SCORES
+from detloom.schemas.contracts.ground_truth import IMAGE
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
 from detloom.schemas.model.losses import HardExampleMiner
 from detloom.trainer_module.detectors.families import build_detector
+from detloom.trainer_module.export.onnx_export import load_session
+from detloom.trainer_module.export.onnx_graph import convert_to_onnx
+from detloom.trainer_module.export.onnx_operations import HANDLERS
 
 pytestmark = pytest.mark.usefixtures("eager")
 LABEL_MAP = LabelMap(((2, "red"), (5, "green")))
@@ -179,3 +183,18 @@ def test_a_step_in_low_precision_is_close_to_float32(name, request, assert_low_p
     model = replace(request.getfixturevalue(f"{name}_config"), **every)
     built_in = f"{Path(__file__).with_name('conftest.py')}:_thin_resnet"
     assert_low_precision_is_close(model, bfloat16=(0.01, 0.06), float16=(0.001, 0.01), built_in=built_in)
+
+
+@pytest.mark.slow
+def test_the_network_is_equal_in_onnx(detector):
+    """Up to the second stage: with random weights, boxes are so large that rounding moves detections."""
+    tf.config.run_functions_eagerly(False)
+    network = tf.function(lambda images: detector.forward({IMAGE: images}, training=False), autograph=False)
+    shape = [2, *detector.preprocessing.network_hw, 3]
+    function = network.get_concrete_function(tf.TensorSpec([None, *shape[1:]]))
+    session = load_session(convert_to_onnx(function, "images", HANDLERS).SerializeToString())
+    images = np.random.default_rng(0).normal(0, 50, shape).astype(np.float32)
+    expected = function(tf.constant(images))
+    for name in ("num_proposals_B", "proposals_yxyx_rel_BP4", "class_logits_BPC", "offsets_BPQ4"):
+        (found,) = session.run([name], {"images": images})
+        np.testing.assert_allclose(found, expected[name], rtol=1e-3, atol=1e-3)
