@@ -10,6 +10,7 @@ from detloom.schemas.model.export_and_quantization import Export
 from detloom.schemas.model.network import KeepAspectRatioResizer
 from detloom.trainer_module.detectors.families import build_detector
 from detloom.trainer_module.export import onnx_export
+from detloom.trainer_module.export import servable as servable_module
 from detloom.trainer_module.export.onnx_graph import convert_to_onnx
 from detloom.trainer_module.export.onnx_operations import HANDLERS
 from detloom.trainer_module.export.servable import Servable
@@ -55,6 +56,18 @@ def test_a_file_with_other_outputs_is_not_written(tiny_config, make_spread_detec
     with pytest.raises(RuntimeError, match=r"model\.onnx returns .* of the detections of the model in memory"):
         onnx_export.export_onnx(servable, images, expected, tmp_path / "model.onnx")
     assert not list(tmp_path.iterdir())
+
+
+def test_detections_that_a_small_change_of_the_image_changes_are_not_compared(
+    tiny_config, tmp_path, caplog, monkeypatch
+):
+    monkeypatch.setattr(servable_module, "_NOISE", 1.0)
+    servable = Servable(build_detector(tiny_config.model, LABEL_MAP), Export(onnx=True))
+    expected = servable.to_relative(servable.from_images(tf.constant(IMAGE)), (64, 64))
+    first_half = {**expected, names.NUM_DETECTIONS: expected[names.NUM_DETECTIONS] // 2}
+    monkeypatch.setattr(onnx_export, "run", lambda session, images: first_half)
+    onnx_export.export_onnx(servable, IMAGE, expected, tmp_path / "model.onnx")
+    assert "rounding changes the detections" in caplog.text
 
 
 def test_raw_outputs_that_are_not_finite_are_not_compared(tiny_config, tmp_path, caplog):
