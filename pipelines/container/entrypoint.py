@@ -34,6 +34,7 @@ def main(arguments: Sequence[str], run_task: "Callable[[Task, TaskStorage], None
         run_task: None runs the executor.
     """
     flags, beam_args = parse_flags(arguments)
+    protect_files()
     try:
         check_line(flags.tfx)
         check_code(flags.code)
@@ -93,16 +94,26 @@ def _run(
     return 0
 
 
+def protect_files() -> None:
+    """Let only user and group write to new files. Argo starts containers with a umask of 0, on volumes of many pods."""
+    os.umask(os.umask(0) | 0o002)
+
+
 def explain(error: Exception) -> int:
     """Print a user's mistake or the interruption of a training run; raise all other errors again."""
     from detloom.trainer_module.runtime.preemption import Preempted
 
     cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, InputError | Preempted):
+    while cause is not None and not isinstance(cause, InputError | Preempted | PermissionError):
         cause = cause.__cause__
     match cause:
         case InputError():
             return _fail(str(cause))
+        case PermissionError(filename=str(path)):
+            return _fail(
+                f"{path}: user {os.getuid()} may not use it ({cause.strerror}). A volume may belong to another user; "
+                "make the folder for this one first (docs/kubeflow.md, 'A cluster')."
+            )
         case Preempted():
             print(cause, file=sys.stderr, flush=True)
             return 128 + cause.signal_number  # same convention as in shells

@@ -11,7 +11,7 @@ from typing import Any
 
 from kfp.dsl.executor import Executor
 
-from detloom.pipelines.container.entrypoint import explain
+from detloom.pipelines.container.entrypoint import explain, protect_files
 from detloom.pipelines.kfp_components import steps
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.files.system_errors import describe_system_error
@@ -25,6 +25,7 @@ def main(arguments: Sequence[str]) -> int:
     Args:
         arguments: name of the step, and the `ExecutorInput` as JSON.
     """
+    protect_files()
     name, text = arguments
     executor_input = json.loads(text)
     inputs = executor_input.get("inputs", {})

@@ -10,11 +10,13 @@ from kubernetes.client.exceptions import ApiException
 from cluster_access.pods import MAIN, Cluster, wait_for
 
 MOUNT = "/models"
+FOLDER = f"{MOUNT}/runs"  # the pod makes it; other pods cannot write beside it, because the volume belongs to root
 _PORT = 8080
 _MESSAGES = "/tmp/messages"
 _START_SECONDS = 600  # the machine may have to pull the image first
 _RECEIVE = f"""
-import http.server, json
+import http.server, json, os
+os.makedirs({FOLDER!r}, exist_ok=True)
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -89,8 +91,8 @@ class HelperPod:
 def helper_pod(cluster: Cluster, image: str, name: str, token: str) -> Iterator[HelperPod]:
     """Create a claim, a pod and a secret of one name, and delete them afterwards.
 
-    The claim is mounted at `MOUNT` and belongs to user 1000. The secret's key `url` is the address of the receiver with
-    the token in it.
+    The claim is mounted at `MOUNT`, and `FOLDER` belongs to user 1000. The secret's key `url` is the address of the
+    receiver with the token in it.
     """
     core, namespace = cluster.core, cluster.namespace
     try:

@@ -9,7 +9,7 @@ from typing import Any
 
 from click.testing import CliRunner
 
-from cluster_access.helper_pod import MOUNT
+from cluster_access.helper_pod import FOLDER, MOUNT
 from cluster_access.pods import wait_for
 from cluster_access.settings import ClusterSettings
 from detloom.pipelines.backends.kubeflow_api import KubeflowApi, connect_kubeflow
@@ -18,7 +18,7 @@ from detloom.pipelines.samples.sample_run_file import sample_run_file
 from detloom.schemas.run_file.kubeflow import Kubeflow
 
 ENDED = ("succeeded", "failed", "cancelled")
-TRAINING_DIR = f"{MOUNT}/unfinished"
+TRAINING_DIR = f"{FOLDER}/unfinished"
 ALL_EVENTS = "failed, refused, pushed, skipped"
 
 
@@ -103,11 +103,12 @@ def make_pipeline(settings: ClusterSettings, claim: str, name: str, changes: Seq
     Args:
         changes: settings besides those of the cluster.
     """
-    push_to = f"{MOUNT}/{name}"
+    push_to = f"{FOLDER}/{name}"
     shared = [
         f"name={name}",
         f"push_to={push_to}",
         f"kubeflow.host={settings.host}",
+        "kubeflow.ui=https://kubeflow.example.org",  # links, with the id of the run, also if the host is localhost
         f"kubeflow.image={settings.image}",
         f"kubeflow.namespace={settings.namespace}",
         f"kubeflow.experiment={claim}",

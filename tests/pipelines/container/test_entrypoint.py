@@ -84,6 +84,7 @@ def test_a_task_without_its_gpus_fails_before_it_reads_anything(task_log, monkey
     ("raised", "code", "shown"),
     [
         (InputError("annotations.json: no such file."), 1, "error: annotations.json: no such file.\n"),
+        (PermissionError(13, "Permission denied", "/data/serving"), 1, "error: /data/serving: user "),
         (Preempted(15, 40, "model_run"), 143, f"{Preempted(15, 40, 'model_run')}"),
     ],
 )
@@ -100,6 +101,18 @@ def test_a_beam_job_that_failed_on_a_cluster_has_no_traceback(kubeflow, task_log
 
     assert entrypoint.main(flags(*kubeflow.arguments({}), describe_code(MODULE)), run_task) == 1
     assert capsys.readouterr().err == "error: the Beam job ended in state FAILED: a machine is lost.\n"
+
+
+def test_others_may_not_write_to_the_files_of_a_task_although_the_launcher_lets_them(kubeflow, task_log, tmp_path):
+    def run_task(task, storage):
+        (tmp_path / "made").mkdir()
+
+    before = os.umask(0)
+    try:
+        entrypoint.main(flags(*kubeflow.arguments({}), describe_code(MODULE)), run_task)
+    finally:
+        os.umask(before)
+    assert (tmp_path / "made").stat().st_mode & 0o777 == 0o775
 
 
 def test_other_exceptions_keep_their_traceback():
