@@ -104,20 +104,25 @@ def explain(error: Exception) -> int:
     from detloom.trainer_module.runtime.preemption import Preempted
 
     cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, InputError | Preempted | PermissionError):
+    while cause is not None and not isinstance(cause, InputError | Preempted) and not _is_denied(cause):
         cause = cause.__cause__
     match cause:
         case InputError():
             return _fail(str(cause))
-        case PermissionError(filename=str(path)):
-            return _fail(
-                f"{path}: user {os.getuid()} may not use it ({cause.strerror}). A volume may belong to another user; "
-                "make the folder for this one first (docs/kubeflow.md, 'A cluster')."
-            )
         case Preempted():
             print(cause, file=sys.stderr, flush=True)
             return 128 + cause.signal_number  # same convention as in shells
+        case Exception():
+            return _fail(
+                f"user {os.getuid()} lacks a permission ({cause}). A volume may belong to another user; make the "
+                "folder for this one first (docs/kubeflow.md, 'A cluster')."
+            )
     raise error
+
+
+def _is_denied(cause: BaseException) -> bool:
+    """Return whether a file system denied access, to Python or to TensorFlow, which is not imported for this."""
+    return isinstance(cause, PermissionError) or type(cause).__name__ == "PermissionDeniedError"
 
 
 def _fail(sentence: str) -> int:

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from detloom.schemas.contracts.keypoint_sigmas import COCO_SIGMAS
 from detloom.schemas.errors import NotNegative, Positive, Ranged, check, check_fields
 from detloom.schemas.model.deepmac import DeepMac
-from detloom.schemas.model.export_and_quantization import Export, refuse_export
+from detloom.schemas.model.export_and_quantization import Export, check_onnx_resizer, refuse_export
 from detloom.schemas.model.losses import ClassificationLoss, LocalizationLoss, PenaltyReducedFocal, WeightedL1
 from detloom.schemas.model.network import (
     MAX_REPETITIONS,
@@ -284,6 +284,7 @@ class CenterNet:
 
     def check_export(self, export: Export) -> None:
         """Raise FieldError for formats to which the detector cannot be converted."""
+        check_onnx_resizer(export, self.image_resizer.resize_method)
         has_masks = self.deepmac_mask_estimation is not None
         if export.tflite and (has_masks or self.keypoint_estimation_task is not None):
             what = "masks" if has_masks else "keypoints"

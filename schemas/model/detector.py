@@ -17,7 +17,7 @@ from detloom.schemas.errors import (
     check,
     check_fields,
 )
-from detloom.schemas.model.export_and_quantization import Export, refuse_export
+from detloom.schemas.model.export_and_quantization import Export, check_onnx_resizer, refuse_export
 from detloom.schemas.model.losses import Loss
 from detloom.schemas.model.network import BiFpn, BoxPredictor, ExtraFeatureLayers, FeatureExtractor, Fpn, ImageResizer
 from detloom.schemas.model.non_max_suppression import PostProcessing
@@ -246,6 +246,7 @@ class Ssd(Ranged):
 
     def check_export(self, export: Export) -> None:
         """Raise FieldError for formats to which the detector cannot be converted."""
+        check_onnx_resizer(export, self.image_resizer.resize_method)
         nms = self.post_processing.batch_non_max_suppression
         if export.tflite and isinstance(self.box_coder, KeypointBoxCoder):
             refuse_export("tflite", list(export.tflite), "TensorFlow Lite's NMS cannot decode a keypoint_box_coder")

@@ -27,11 +27,20 @@ class Export(Ranged):
     the SavedModel, and `gates.max_onnx_ap_difference` limits the difference."""
     onnx_outputs: Literal["detections", "raw"] = "detections"
     """Outputs of the ONNX file: those of the SavedModel, for images of any size, or `raw`, all boxes and scores for
-    images of the network's size."""
+    images of the network's size, which the pipeline does not evaluate."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check(len(set(self.tflite)) == len(self.tflite), "tflite", list(self.tflite), "no duplicates")
+
+
+def check_onnx_resizer(export: Export, resize_method: str) -> None:
+    """Raise FieldError for a method whose pixels an ONNX file would not compute as training does."""
+    if export.onnx and export.onnx_outputs == "detections" and resize_method in ("AREA", "BICUBIC"):
+        why = (
+            f"the runtimes of ONNX do not resize as resize_method: {resize_method}; use BILINEAR, or onnx_outputs: raw"
+        )
+        refuse_export("onnx", True, why)
 
 
 def refuse_export(field: str, got: object, why: str) -> NoReturn:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from detloom.schemas.errors import NotNegative, PositiveInt, Ranged, Share, check
 from detloom.schemas.model.detector import GridAnchorGenerator, MultiscaleAnchorGenerator
-from detloom.schemas.model.export_and_quantization import Export, refuse_export
+from detloom.schemas.model.export_and_quantization import Export, check_onnx_resizer, refuse_export
 from detloom.schemas.model.losses import (
     ClassificationLoss,
     HardExampleMiner,
@@ -143,6 +143,7 @@ class FasterRcnn(Ranged):
 
     def check_export(self, export: Export) -> None:
         """Raise FieldError for formats to which the detector cannot be converted."""
+        check_onnx_resizer(export, self.image_resizer.resize_method)
         if export.tflite:
             refuse_export("tflite", list(export.tflite), "Faster R-CNN has no TensorFlow Lite form; use the SavedModel")
         if export.onnx and export.onnx_outputs == "raw":

@@ -58,7 +58,7 @@ def select_softly(
         is_best = tf.equal(numbers_N, place_B[:, tf.newaxis])
         return (
             tf.where(is_best, NOT_SELECTED, lowered_BN),
-            tf.where(is_best, left_BN, taken_BN),
+            tf.maximum(taken_BN, tf.where(is_best, left_BN, NOT_SELECTED)),  # a pair may be best again at the end
             num_visible_B1 + best_visible,
         )
 

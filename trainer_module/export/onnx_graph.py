@@ -3,6 +3,7 @@
 Source of the operations: https://onnx.ai/onnx/operators (operator set 17).
 """
 
+import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -33,7 +34,7 @@ class Names:
             for argument in function.arg_attr.values():
                 argument.attr.pop("_output_shapes", None)  # unknown ones, which replace those that are given
         self._numbers = itertools.count()
-        self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
+        self._constants: dict[bytes, str] = {}
         self.arrays: dict[str, Array] = {}
 
     def new(self, kind: str) -> str:
@@ -42,7 +43,8 @@ class Names:
     def constant(self, value: Any) -> str:
         """Return the name of an array; equal arrays have one name."""
         array = np.asarray(value)
-        name = self._constants.setdefault((array.dtype.str, array.shape, array.tobytes()), self.new("constant"))
+        key = hashlib.sha256(f"{array.dtype} {array.shape}".encode() + array.tobytes()).digest()
+        name = self._constants.setdefault(key, self.new("constant"))
         self.arrays[name] = array
         return name
 
@@ -172,7 +174,10 @@ class OnnxGraph:
         elif operation.type in self._handlers:
             self._handlers[operation.type](self, operation)
         else:
-            raise InputError(f"export.onnx: the operation {operation.type} of TensorFlow cannot be converted to ONNX.")
+            raise InputError(
+                f"export.onnx: TensorFlow's operation {operation.type} ({operation.name}) cannot be converted to ONNX; "
+                "set export.onnx to false, or add it to trainer_module/export/onnx_operations.py."
+            )
 
     def _known_outputs(self, operation: tf.Operation) -> list[Array] | None:
         """Return the outputs of an operation that do not depend on the input of the model, otherwise None."""
@@ -180,7 +185,8 @@ class OnnxGraph:
         if all(output is not None for output in outputs):
             return outputs
         inputs = [self.value(tensor) for tensor in operation.inputs]
-        if any(value is None for value in inputs) or any(each.type == "func" for each in operation.op_def.attr):
+        has_functions = any(attribute.type == "func" for attribute in operation.op_def.attr)
+        if has_functions or operation.op_def.is_stateful or any(value is None for value in inputs):
             return None
         return _evaluate(operation, inputs)
 

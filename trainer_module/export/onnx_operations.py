@@ -28,8 +28,13 @@ def _value(graph: OnnxGraph, tensor: tf.Tensor) -> Any:
     """Return the value of an input that must not depend on the image."""
     value = graph.value(tensor)
     if value is None:
-        raise InputError(f"export.onnx: {tensor.op.name} must be constant.")
+        raise InputError(f"export.onnx: {tensor.op.name} must be constant, to be converted to ONNX.")
     return value
+
+
+def _require(operation: tf.Operation, is_possible: bool, attribute: str) -> None:
+    if not is_possible:
+        raise InputError(f"export.onnx: {operation.type} ({operation.name}) cannot be converted with this {attribute}.")
 
 
 def _number(graph: OnnxGraph, tensor: tf.Tensor) -> int:
@@ -213,6 +218,7 @@ def _convolution(graph: OnnxGraph, operation: tf.Operation) -> None:
 
 @_handles("Conv2DBackpropInput")
 def _transposed_convolution(graph: OnnxGraph, operation: tf.Operation) -> None:
+    _require(operation, set(operation.get_attr("dilations")) == {1}, "dilations")
     kernel_HWOI, features = _value(graph, operation.inputs[1]), operation.inputs[2]
     strides, sides = list(operation.get_attr("strides"))[1:3], operation.outputs[0].shape[1:3]
     pads = _pads(operation, sides, kernel_HWOI.shape[:2], strides)
@@ -235,6 +241,7 @@ def _transposed_convolution(graph: OnnxGraph, operation: tf.Operation) -> None:
 
 @_handles("FusedBatchNormV3")
 def _batch_norm(graph: OnnxGraph, operation: tf.Operation) -> None:
+    _require(operation, not operation.get_attr("is_training"), "is_training")
     features, *statistics = operation.inputs
     names = [graph.get(each) for each in statistics]
     epsilon = operation.get_attr("epsilon")
@@ -259,6 +266,7 @@ def _resize(graph: OnnxGraph, operation: tf.Operation) -> None:
     has_half_pixel_centers = operation.get_attr("half_pixel_centers")
     position = "half_pixel" if has_half_pixel_centers else "asymmetric"
     if operation.get_attr("align_corners"):
+        _require(operation, operation.type != "ResizeNearestNeighbor", "align_corners")
         position = "align_corners"
     settings: dict[str, Any] = {"coordinate_transformation_mode": position, "mode": "linear"}
     if operation.type == "ResizeBicubic":
@@ -277,8 +285,9 @@ def _resize(graph: OnnxGraph, operation: tf.Operation) -> None:
 
 @_handles("CropAndResize")
 def _crop_and_resize(graph: OnnxGraph, operation: tf.Operation) -> None:
-    """Sample each box of `crop_features`, which has equally many boxes for each image, in their order.
+    """Sample each box of `crops._crop_one_map`, which has equally many boxes for each image, in their order.
 
+    That function makes a border of zeros, where positions outside of the map would be sampled in another way.
     Source: tensorflow/core/kernels/image/crop_and_resize_op.cc; GridSample has positions of -1 to 1.
     """
     image, boxes, _, size_hw = operation.inputs
@@ -288,7 +297,7 @@ def _crop_and_resize(graph: OnnxGraph, operation: tf.Operation) -> None:
     sides = graph.add_many("Split", [graph.add("Reshape", graph.get(boxes), shape)], 4, axis=2)  # each [B, P, 1]
 
     def positions(low: str, high: str, num: int) -> str:
-        steps = graph.constant(np.linspace(0, 2, num), np.float32)
+        steps = graph.constant(np.linspace(0, 2, num) if num > 1 else [1], np.float32)
         distance = graph.add("Mul", graph.add("Sub", high, low), steps)
         twice = graph.add("Add", graph.add("Add", low, low), distance)
         return graph.add("Sub", twice, graph.constant(1, np.float32))
@@ -533,14 +542,6 @@ def _fill(graph: OnnxGraph, operation: tf.Operation) -> None:
 @_handles("Range")
 def _range(graph: OnnxGraph, operation: tf.Operation) -> None:
     graph.set(operation.outputs[0], graph.add("Range", *map(graph.get, operation.inputs)))
-
-
-@_handles("OneHot")
-def _one_hot(graph: OnnxGraph, operation: tf.Operation) -> None:
-    places, depth, on, off = operation.inputs
-    values = graph.constant([_value(graph, off), _value(graph, on)], operation.outputs[0].dtype.as_numpy_dtype)
-    name = graph.add("OneHot", graph.get(places), graph.get_int64(depth), values, axis=operation.get_attr("axis"))
-    graph.set(operation.outputs[0], name)
 
 
 @_handles("GatherV2")

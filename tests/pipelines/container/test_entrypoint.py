@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import tensorflow as tf
 
 import detloom
 from detloom.components.fingerprints import describe_code
@@ -84,7 +85,8 @@ def test_a_task_without_its_gpus_fails_before_it_reads_anything(task_log, monkey
     ("raised", "code", "shown"),
     [
         (InputError("annotations.json: no such file."), 1, "error: annotations.json: no such file.\n"),
-        (PermissionError(13, "Permission denied", "/data/serving"), 1, "error: /data/serving: user "),
+        (PermissionError(13, "Permission denied", "/data/serving"), 1, "error: user "),
+        (tf.errors.PermissionDeniedError(None, None, "/data/serving; Permission denied"), 1, "error: user "),
         (Preempted(15, 40, "model_run"), 143, f"{Preempted(15, 40, 'model_run')}"),
     ],
 )

@@ -122,6 +122,16 @@ def test_result_is_the_same_in_a_graph_and_under_xla(check, name, jit_compile):
     check(name, (8, 64), tf.function(select, autograph=False, jit_compile=jit_compile))
 
 
+def test_an_image_whose_pairs_are_all_selected_stays_as_it_is_while_another_goes_on():
+    """Scores below the threshold that are not probabilities: the first image has one pair above it, the second all."""
+    boxes = np.tile(np.linspace(0, 0.9, 6, dtype=np.float32)[:, np.newaxis], [2, 1, 4])
+    boxes[..., 2:] += 0.05
+    scores = np.full([2, 6, 1], -5, np.float32)
+    scores[0, 0], scores[1, :, 0] = 0.9, np.linspace(0.9, 0.4, 6)
+    config = BatchNonMaxSuppression(max_detections_per_class=20, max_total_detections=20, soft_nms_sigma=0.5)
+    assert select(config, boxes, scores).num_selected_B.numpy().tolist() == [1, 6]
+
+
 @pytest.mark.parametrize("nums_of_pairs", [(8, 64), (512,), ()])
 def test_ties_of_all_scores_are_ordered_by_class_and_box(nums_of_pairs, monkeypatch):
     monkeypatch.setattr(nms, "_NUMS_OF_PAIRS", nums_of_pairs)

@@ -81,5 +81,5 @@ def test_raw_outputs_that_are_not_finite_are_not_compared(tiny_config, tmp_path,
 
 def test_an_operation_that_cannot_be_converted_is_named():
     function = tf.function(lambda x: {"y": tf.linalg.inv(x)}).get_concrete_function(tf.TensorSpec([1, 1, 2, 2]))
-    with pytest.raises(InputError, match=r"export\.onnx: the operation MatrixInverse of TensorFlow"):
+    with pytest.raises(InputError, match=r"export\.onnx: TensorFlow's operation MatrixInverse"):
         convert_to_onnx(function, "x", HANDLERS)
