@@ -56,24 +56,16 @@ class _Best(NamedTuple):
     best_left_out_B: tf.Tensor
 
 
-class _Row(NamedTuple):
-    """Pairs that a step can change."""
-
-    boxes_yxyx_BN4: tf.Tensor
-    box_indices_BN: tf.Tensor
-    class_indices_BN: tf.Tensor
-
-
 class _Scores(NamedTuple):
-    """Scores of rows of pairs, which decrease while pairs are selected.
+    """Scores of the pairs of each class, which decrease while pairs are selected.
 
     Attributes:
-        best_BR: highest score of each row.
+        best_BK: highest score of each class.
         num_selected_BK: number of selected pairs of each class.
     """
 
-    all_BRN: tf.Tensor
-    best_BR: tf.Tensor
+    all_BKN: tf.Tensor
+    best_BK: tf.Tensor
     num_selected_BK: tf.Tensor
 
 
@@ -309,87 +301,60 @@ def _select_from_all(
     boxes_of_pairs: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
     clip_windows_yxyx_B4: tf.Tensor,
 ) -> Selection:
-    """Select from all pairs of box and class.
-
-    Args:
-        boxes_yxyx_BN4: None if each pair has a box of its own.
-    """
-    all_boxes_BN = _all_boxes(scores_BNK)
-
-    def row_of(class_B1: tf.Tensor) -> _Row:
-        boxes = boxes_of_pairs(all_boxes_BN, class_B1) if boxes_yxyx_BN4 is None else boxes_yxyx_BN4
-        return _Row(boxes, all_boxes_BN, tf.broadcast_to(class_B1, tf.shape(all_boxes_BN)))
-
-    scores_BKN = tf.transpose(scores_BNK, [0, 2, 1])
-    least_score_B = tf.fill([tf.shape(scores_BNK)[0]], config.score_threshold)
-    return _select_one_by_one(config, scores_BKN, row_of, scores_BNK.shape[2], least_score_B, clip_windows_yxyx_B4)
-
-
-def _select_one_by_one(
-    config: BatchNonMaxSuppression,
-    scores_BRN: tf.Tensor,
-    row_of: Callable[[tf.Tensor], _Row],
-    num_classes: int,
-    least_score_B: tf.Tensor,
-    clip_windows_yxyx_B4: tf.Tensor,
-) -> Selection:
-    """Repeatedly take the best pair, and remove those of its class that it overlaps, or lower their scores.
+    """Repeatedly take the best of all pairs, and remove those of its class that it overlaps, or lower their scores.
 
     The lower score is that of Soft-NMS with a Gaussian (arXiv:1704.04503).
 
     Args:
-        scores_BRN: in rows of pairs; all pairs of a class are in one row, so that a step changes one row only.
-        row_of: returns the pairs of a row of each image [B, 1].
-        least_score_B: the selection ends at this score.
+        boxes_yxyx_BN4: None if each pair has a box of its own.
     """
-    most = config.max_total_detections
-    images_B = tf.range(tf.shape(scores_BRN)[0])
+    most, num_images = config.max_total_detections, tf.shape(scores_BNK)[0]
+    all_boxes_BN, scores_BKN = _all_boxes(scores_BNK), tf.transpose(scores_BNK, [0, 2, 1])
 
     def is_open(scores: _Scores, found: Selection) -> tf.Tensor:
-        return (found.num_selected_B < most) & (tf.reduce_max(scores.best_BR, axis=1) > least_score_B)
+        best_B = tf.reduce_max(scores.best_BK, axis=1)
+        return (found.num_selected_B < most) & (best_B > config.score_threshold)
 
     def take_best(scores: _Scores, found: Selection) -> tuple[_Scores, Selection]:
         is_open_B1 = is_open(scores, found)[:, tf.newaxis]
-        row_B1 = tf.argmax(scores.best_BR, axis=1, output_type=tf.int32)[:, tf.newaxis]
-        scores_BN = tf.gather(scores.all_BRN, row_B1, batch_dims=1)[:, 0]
-        place_B1 = tf.argmax(scores_BN, axis=1, output_type=tf.int32)[:, tf.newaxis]
-        row = row_of(row_B1)
-        best_box_B14, box_B1, class_B1 = (tf.gather(part, place_B1, batch_dims=1) for part in row)
+        class_B1 = tf.argmax(scores.best_BK, axis=1, output_type=tf.int32)[:, tf.newaxis]
+        scores_BN = tf.gather(scores.all_BKN, class_B1, batch_dims=1)[:, 0]
+        box_B1 = tf.argmax(scores_BN, axis=1, output_type=tf.int32)[:, tf.newaxis]
+        boxes_BN4 = boxes_of_pairs(all_boxes_BN, class_B1) if boxes_yxyx_BN4 is None else boxes_yxyx_BN4
+        best_box_B14 = tf.gather(boxes_BN4, box_B1, batch_dims=1)
 
         num_selected_B1 = tf.gather(scores.num_selected_BK, class_B1, batch_dims=1) + 1
-        iou_BN = iou_matrix(best_box_B14, row.boxes_yxyx_BN4)[:, 0]
+        iou_BN = iou_matrix(best_box_B14, boxes_BN4)[:, 0]
         if config.soft_nms_sigma > 0:
             lowered_BN = scores_BN * tf.exp(-0.5 / config.soft_nms_sigma * tf.square(iou_BN))
         else:
             lowered_BN = tf.where(iou_BN > config.iou_threshold, NOT_SELECTED, scores_BN)
         lowered_BN = tf.where(num_selected_B1 < config.max_detections_per_class, lowered_BN, NOT_SELECTED)
-        lowered_BN = tf.where(row.class_indices_BN == class_B1, lowered_BN, scores_BN)
-        lowered_BN = tf.where(tf.range(scores_BN.shape[1]) == place_B1, NOT_SELECTED, lowered_BN)
+        lowered_BN = tf.where(tf.range(scores_BN.shape[1]) == box_B1, NOT_SELECTED, lowered_BN)
 
         is_reported_BM = (tf.range(most) == found.num_selected_B[:, tf.newaxis]) & is_open_B1
         is_reported_BM &= _is_visible(best_box_B14, clip_windows_yxyx_B4)
         found = Selection(
             tf.where(is_reported_BM, box_B1, found.box_indices_BM),
             tf.where(is_reported_BM, class_B1, found.class_indices_BM),
-            tf.where(is_reported_BM, tf.reduce_max(scores.best_BR, axis=1, keepdims=True), found.scores_BM),
+            tf.where(is_reported_BM, tf.reduce_max(scores.best_BK, axis=1, keepdims=True), found.scores_BM),
             found.num_selected_B + tf.reduce_sum(tf.cast(is_reported_BM, tf.int32), axis=1),
         )
-        rows_B2 = tf.stack([images_B, row_B1[:, 0]], axis=1)  # changes of finished images have no effect
-        classes_B2 = tf.stack([images_B, class_B1[:, 0]], axis=1)
+        places_B2 = tf.stack([tf.range(num_images), class_B1[:, 0]], axis=1)  # finished images: without effect
         scores = _Scores(
-            tf.tensor_scatter_nd_update(scores.all_BRN, rows_B2, lowered_BN),
-            tf.tensor_scatter_nd_update(scores.best_BR, rows_B2, tf.reduce_max(lowered_BN, axis=1)),
-            tf.tensor_scatter_nd_update(scores.num_selected_BK, classes_B2, num_selected_B1[:, 0]),
+            tf.tensor_scatter_nd_update(scores.all_BKN, places_B2, lowered_BN),
+            tf.tensor_scatter_nd_update(scores.best_BK, places_B2, tf.reduce_max(lowered_BN, axis=1)),
+            tf.tensor_scatter_nd_update(scores.num_selected_BK, places_B2, num_selected_B1[:, 0]),
         )
         return scores, found
 
-    none_BM = tf.zeros([tf.shape(scores_BRN)[0], most], tf.int32)
-    none_BK = tf.zeros([tf.shape(scores_BRN)[0], num_classes], tf.int32)
+    none_BM = tf.zeros([num_images, most], tf.int32)
+    none_BK = tf.zeros([num_images, scores_BNK.shape[2]], tf.int32)
     _, found = tf.while_loop(
         lambda scores, found: tf.reduce_any(is_open(scores, found)),
         take_best,
         (
-            _Scores(scores_BRN, tf.reduce_max(scores_BRN, axis=2), none_BK),
+            _Scores(scores_BKN, tf.reduce_max(scores_BKN, axis=2), none_BK),
             Selection(none_BM, none_BM, tf.cast(none_BM, tf.float32), none_BM[:, 0]),
         ),
     )

@@ -75,6 +75,11 @@ def test_tflite_and_raw_outputs_are_refused_by_name(export, field):
     PLAIN.check_export(Export(onnx=True))
 
 
+def test_resizing_that_onnx_does_otherwise_is_refused_by_name():
+    with pytest.raises(FieldError, match=r"export\.onnx: .*resize_method: AREA"):
+        replace(PLAIN, image_resizer=replace(PLAIN.image_resizer, resize_method="AREA")).check_export(Export(onnx=True))
+
+
 def test_the_grid_has_the_anchors_of_the_paper_and_smaller_ones():
     assert PLAIN.first_stage_anchor_generator == GridAnchorGenerator(
         scales=(0.25, 0.5, 1.0, 2.0), aspect_ratios=(0.5, 1.0, 2.0)
