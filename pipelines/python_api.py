@@ -95,7 +95,8 @@ def load_detector(model: PathLike, *, runtime: RuntimeName = "auto") -> LoadedDe
     """Load an exported model: its folder, a Model artifact of TFX, or the highest version in a folder of versions.
 
     Args:
-        runtime: "auto" takes the fastest that the version has a file for and that is installed, and logs which.
+        runtime: "auto" takes "onnxruntime" if the version has a `model.onnx` that was evaluated and the machine has no
+            GPU of NVIDIA, else "tensorflow", and logs which.
 
     Raises:
         InputError: with the folder and what is missing.

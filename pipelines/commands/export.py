@@ -45,7 +45,7 @@ def export(
     With --checkpoint, export any checkpoint that training can start from, such as one of the detection zoo.
 
     OUT gets the folders Format-Serving, with a SavedModel and model.onnx, and Format-TFLite. `detloom evaluate --model
-    OUT` evaluates SavedModel and TensorFlow Lite.
+    OUT` evaluates all three.
     """
     from detloom.pipelines.find_examples import parse_eval_sets
     from detloom.pipelines.local.console import format_next, show_log

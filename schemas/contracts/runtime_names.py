@@ -4,7 +4,7 @@ from typing import Literal, get_args
 
 ModelRuntime = Literal["tensorflow", "onnxruntime", "openvino"]
 RuntimeName = Literal["auto", ModelRuntime]
-"""What runs a model; "auto" is the fastest that the model's files and the machine allow."""
+"""What runs a model; `load_runtime` chooses for "auto"."""
 
 RUNTIME_NAMES: tuple[RuntimeName, ...] = get_args(RuntimeName)
 

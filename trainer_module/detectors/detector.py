@@ -290,4 +290,4 @@ class Detector(ABC, Generic[ConfigT]):
             raw: leave non-maximum suppression to the caller, if the family has raw outputs.
             max_detections: number of rows unless `raw`.
         """
-        raise InputError(f"export: {type(self).__name__} cannot be exported to TensorFlow Lite or ONNX.")
+        raise InputError(f"export: {type(self).__name__} has no TensorFlow Lite form, and no raw ONNX outputs.")

@@ -53,6 +53,7 @@ _ELEMENTWISE = {
     "Equal": "Equal",
     "Exp": "Exp",
     "Floor": "Floor",
+    "FloorMod": "Mod",
     "Greater": "Greater",
     "GreaterEqual": "GreaterOrEqual",
     "Less": "Less",
@@ -149,11 +150,6 @@ def _divide_no_nan(graph: OnnxGraph, operation: tf.Operation) -> None:
         operation,
         lambda one, other: graph.add("Where", graph.add("Equal", other, zero), zero, graph.add("Div", one, other)),
     )
-
-
-@_handles("FloorMod")
-def _floor_mod(graph: OnnxGraph, operation: tf.Operation) -> None:
-    _elementwise(graph, operation, functools.partial(graph.add, "Mod"))
 
 
 @_handles("FloorDiv")

@@ -23,7 +23,7 @@ LEFT_OUT = "model.onnx was not evaluated, and is not used"
         (False, False, ("openvino", "onnxruntime"), None, "Runtime: tensorflow."),
     ],
 )
-def test_auto_takes_the_fastest_that_was_evaluated_and_says_which(
+def test_auto_takes_a_form_that_was_evaluated_and_says_which(
     has_file, has_gpu, installed, push, message, tmp_path, monkeypatch, caplog
 ):
     loaded = []
