@@ -154,8 +154,8 @@ runtime_option = click.option(
     type=click.Choice(RUNTIME_NAMES),
     default="auto",
     show_default=True,
-    help="What runs the model: auto takes onnxruntime if the version has a model.onnx that was evaluated and the machine "
-    "has no GPU of NVIDIA, else tensorflow.",
+    help="What runs the model: auto takes onnxruntime if the version has a model.onnx that was evaluated and the "
+    "machine has no GPU of NVIDIA, else tensorflow.",
 )
 workers_option = click.option(
     "--workers", "num_workers", type=click.IntRange(min=1), default=1, show_default=True, help="Processes."
