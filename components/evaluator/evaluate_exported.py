@@ -149,7 +149,8 @@ def _evaluate(
     if problem := find_unusable(records, _CANDIDATE, label_map):
         raise InputError(f"{inputs.candidate_dir}: {problem}; the model does not fit these data.")
     logging.info("DetectionEvaluator: computing metrics.")
-    latency = _measure_latency({**files, **other_form}, inputs, params)
+    timed = {name: file for name, file in {**files, **other_form}.items() if name not in records.failures}
+    latency = _measure_latency(timed, inputs, params)
     found, shared = _measure_all(records, split, files, latency, params, baseline_map)
     candidate = found[_CANDIDATE]
     coco_by_variant = measure_variants(records, variants, split)

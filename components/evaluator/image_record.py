@@ -36,6 +36,7 @@ class ImageRecord:
         found: detections of each model, by the name of the model.
         matches: columns of `match_boxes` of each model, with prefixes of record_table.py; empty if not computed.
         problem: why the record cannot be used, as the end of a sentence, or None.
+        failures: why a model that is not judged returned no detections, by the name of the model.
     """
 
     source_id: str
@@ -46,6 +47,7 @@ class ImageRecord:
     found: Mapping[str, Rows] = field(default_factory=dict)
     matches: Mapping[str, Mapping[str, Array]] = field(default_factory=dict)
     problem: str | None = None
+    failures: Mapping[str, str] = field(default_factory=dict)
 
     def ground_truth(self, image_id: int) -> ImageGroundTruth:
         return ImageGroundTruth(
@@ -69,6 +71,7 @@ def encode_record(record: ImageRecord) -> bytes:
         "models": list(record.found),
         "matched": list(record.matches),
         "problem": record.problem,
+        "failures": dict(record.failures),
         "arrays": [(group, name, *_kind_and_shape(array)) for group, name, array in arrays],
     }
     content = b"".join(b"".join(array) if array.dtype == object else array.tobytes() for _, _, array in arrays)
@@ -119,6 +122,7 @@ def decode_record(data: bytes) -> ImageRecord:
             found={name: groups[f"found/{name}"] for name in head["models"]},
             matches={name: groups[f"matches/{name}"] for name in head["matched"]},
             problem=head["problem"],
+            failures=dict(head["failures"]),
         )
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise InputError(f"intermediate file of the evaluation: cannot be read ({error}); run again.") from None

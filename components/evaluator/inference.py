@@ -26,7 +26,7 @@ from detloom.components.evaluator.mask_and_keypoint_truth import WantedShapes, r
 from detloom.components.evaluator.record_table import RecordTable, match_records
 from detloom.components.record_files import read_records
 from detloom.schemas.contracts import example_keys as keys
-from detloom.schemas.contracts.detections import SIGNATURE_ENCODED
+from detloom.schemas.contracts.detections import BOXES, CLASSES, SCORES, SIGNATURE_ENCODED
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.contracts.runtime_names import ModelRuntime
 from detloom.schemas.errors import InputError
@@ -35,7 +35,7 @@ from detloom.trainer_module.data.records import ExampleFeatures, count_records
 from detloom.trainer_module.inference.encoded_image import EncodedImage
 from detloom.trainer_module.inference.onnx_file_runtime import OnnxFileRuntime
 from detloom.trainer_module.inference.prediction import with_image_masks
-from detloom.trainer_module.inference.runtime import Rows, Runtime
+from detloom.trainer_module.inference.runtime import Rows, Runtime, detect_each
 from detloom.trainer_module.inference.saved_model_runtime import SavedModelRuntime, check_signature
 from detloom.trainer_module.inference.tflite_runtime import TfliteRuntime
 from detloom.trainer_module.runtime.progress import log_progress
@@ -108,6 +108,13 @@ def parse_record(
     )
 
 
+_NO_ROWS: Rows = {
+    BOXES: np.zeros((0, 4), np.float32),
+    SCORES: np.zeros(0, np.float32),
+    CLASSES: np.zeros(0, np.int64),
+}
+
+
 class ModelFile(NamedTuple):
     """A model and what runs it: the folder of a SavedModel, which may contain `model.onnx`, or a `.tflite` file."""
 
@@ -151,6 +158,7 @@ class DetectBatch(beam.DoFn):
         """Create the step.
 
         Args:
+            files_by_name: the model that is judged comes first; a record that it cannot read is unusable.
             feature_keys: features of the examples to return in the records.
             shapes: shapes of the ground truth to return in the records, beyond boxes.
             matching: match detections where the models run; None returns no matches.
@@ -173,17 +181,11 @@ class DetectBatch(beam.DoFn):
         whole = [index for index, record in enumerate(records) if record.problem is None]
         if whole:
             images = [EncodedImage(ExampleFeatures(batch[index]).image_bytes) for index in whole]
-            rows_by_name = {name: self._detect(model, images) for name, model in self._models.by_name.items()}
+            models = self._models.by_name.items()
+            results_by_name = {name: [*detect_each(model, images, self.batch_size)] for name, model in models}
             for position, index in enumerate(whole):
-                image_hw, found, problem = records[index].image_hw, {}, None
-                for name, all_rows in rows_by_name.items():
-                    rows = all_rows[position]
-                    if isinstance(rows, str):
-                        problem = problem or rows
-                    else:
-                        found[name] = with_image_masks(rows, image_hw)
-                extra = {"problem": problem} if problem else {"found": found}
-                records[index] = replace(records[index], **extra)
+                results = {name: results[position] for name, results in results_by_name.items()}
+                records[index] = self._add_results(records[index], results)
         usable = [index for index, record in enumerate(records) if record.problem is None]
         if self._matching is not None and usable:
             matches = match_records([records[index] for index in usable], *self._matching)
@@ -193,15 +195,16 @@ class DetectBatch(beam.DoFn):
         for record in records:
             yield encode_record(record)
 
-    def _detect(self, model: Runtime, images: list[EncodedImage]) -> list[Rows | str]:
-        """Return the detections of each image, or the model's error message."""
-        filled = images + images[-1:] * (self.batch_size - len(images))
-        try:
-            return list(model.detect(filled)[: len(images)])
-        except InputError as error:
-            if len(images) == 1:
-                return [f"cannot be read by the model ({str(error).splitlines()[0][:200]})"]
-            return [rows for image in images for rows in self._detect(model, [image])]
+    def _add_results(self, record: ImageRecord, results: Mapping[str, Rows | InputError]) -> ImageRecord:
+        """Add the detections of each model, or why there are none, which is a problem of the record if it is judged."""
+        errors = {name: each for name, each in results.items() if isinstance(each, InputError)}
+        failures = {name: str(error).splitlines()[0][:200].rstrip(".") for name, error in errors.items()}
+        judged = next(iter(self.files_by_name))
+        if judged in failures:
+            return replace(record, problem=f"cannot be read by the model ({failures[judged]})")
+        rows = {name: _NO_ROWS if isinstance(each, InputError) else each for name, each in results.items()}
+        found = {name: with_image_masks(each, record.image_hw) for name, each in rows.items()}
+        return replace(record, found=found, failures=failures)
 
 
 def _add_steps(pipeline: beam.Pipeline, shard_patterns: Sequence[str], step: DetectBatch, output_prefix: str) -> None:

@@ -9,6 +9,7 @@ import tensorflow as tf
 from detloom.components.evaluator.gates import Latency
 from detloom.components.evaluator.inference import ModelFile, load_model
 from detloom.schemas.contracts.detections import SAVED_MODEL_FILE
+from detloom.schemas.errors import InputError
 from detloom.trainer_module.inference.encoded_image import EncodedImage
 from detloom.trainer_module.inference.runtime import Runtime
 
@@ -19,22 +20,27 @@ def measure_latency(files_by_name: Mapping[str, ModelFile], images: Sequence[byt
     """Measure the wall time for one JPEG or PNG, including decoding and NMS; empty without images."""
     if not images:
         return {}
-    models = {name: load_model(file) for name, file in files_by_name.items()}
-    for model in models.values():
-        for image in (images[0],) * _NUM_WARM_UP:
-            model.detect([EncodedImage(image)])
+    models = {f"{file.path} ({name}, {file.runtime})": load_model(file) for name, file in files_by_name.items()}
+    time_in_turn(models, [images[0]] * _NUM_WARM_UP)
     seconds = time_in_turn(models, images)
-    return {name: summarize(values) for name, values in seconds.items()}
+    return {name: summarize(values) for name, values in zip(files_by_name, seconds.values(), strict=True)}
 
 
 def time_in_turn(models: Mapping[str, Runtime], images: Sequence[bytes]) -> dict[str, list[float]]:
-    """Measure the seconds of each model for each image; the order of the models alternates."""
+    """Measure the seconds of each model for each image; the order of the models alternates.
+
+    Raises:
+        InputError: a model returns no detections; names it.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in models}
     for number, image in enumerate(images):
         names = list(models) if number % 2 == 0 else list(models)[::-1]
         for name in names:
             started = time.perf_counter()
-            models[name].detect([EncodedImage(image)])
+            try:
+                models[name].detect([EncodedImage(image)])
+            except InputError as error:
+                raise InputError(f"{name}: failed while its latency was measured ({str(error).rstrip('.')}).") from None
             seconds[name].append(time.perf_counter() - started)
     return seconds
 

@@ -26,7 +26,9 @@ def check_truth(records: RecordTable, label_map: LabelMap) -> None:
 
 
 def find_unusable(records: RecordTable, name: str, label_map: LabelMap) -> str | None:
-    """Return the first model output that cannot be measured, as the end of a sentence, or None."""
+    """Return the first model output that is missing or cannot be measured, as the end of a sentence, or None."""
+    if name in records.failures:
+        return records.failures[name]
     columns = records.found[name].columns
     is_finite = np.isfinite(columns["boxes_yxyx_rel"]).all(axis=1) & np.isfinite(columns["scores"])
     checks = {"a box or score": is_finite}

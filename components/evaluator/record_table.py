@@ -21,12 +21,14 @@ class RecordTable:
         truth: ground truth of all images.
         found: detections of each model, by its name.
         features: values of the features that slices use, by image.
+        failures: the first image without detections of a model, by its name, as the end of a sentence.
     """
 
     source_ids: Sequence[str]
     truth: ImageTable[ImageGroundTruth]
     found: Mapping[str, ImageTable[ImageDetections]]
     features: Sequence[Mapping[str, Feature]]
+    failures: Mapping[str, str]
 
     def __len__(self) -> int:
         return len(self.source_ids)
@@ -36,7 +38,7 @@ class RecordTable:
         """Return the records as a table."""
         truth = TableBuilder(ImageGroundTruth)
         found: dict[str, TableBuilder[ImageDetections]] = {}
-        source_ids, features = [], []
+        source_ids, features, failures = [], [], list[tuple[str, str, str]]()
         for record in records:
             assert record.problem is None
             of_objects = {
@@ -51,6 +53,7 @@ class RecordTable:
                 of_detections = {column: values for column, values in matches.items() if not column.endswith(FOUND)}
                 builder = found.setdefault(name, TableBuilder(ImageDetections))
                 builder.add(record.detections(0, name), of_detections)
+            failures += [(record.source_id, *failure) for failure in record.failures.items()]
             source_ids.append(record.source_id)
             features.append(record.features or _NO_FEATURES)
         order = np.array(sorted(range(len(source_ids)), key=source_ids.__getitem__), np.int64)
@@ -61,6 +64,7 @@ class RecordTable:
             truth.build().take(order).with_ids(image_ids),
             {name: tables.pop(name).take(order).with_ids(image_ids) for name in list(tables)},
             [features[i] for i in order],
+            {name: f"in record '{source_id}' it failed ({why})" for source_id, name, why in sorted(failures)[::-1]},
         )
 
     def take_matches(self, name: str) -> dict[str, Columns]:

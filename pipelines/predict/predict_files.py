@@ -26,7 +26,7 @@ from detloom.schemas.reading.replace_when_done import replace_when_done
 from detloom.schemas.reading.text_file import write_text_file
 from detloom.trainer_module.inference.encoded_image import EncodedImage
 from detloom.trainer_module.inference.prediction import Prediction
-from detloom.trainer_module.inference.runtime import FailedCallError, Rows, Runtime
+from detloom.trainer_module.inference.runtime import FailedCallError, Rows, Runtime, detect_each
 from detloom.trainer_module.runtime.host_devices import usable_cpus
 from detloom.trainer_module.runtime.progress import show_progress
 
@@ -271,7 +271,7 @@ def _decode(read: tuple[_Image, EncodedImage | InputError]) -> tuple[_Image, Enc
 def _predict_batch(
     runtime: Runtime, label_map: LabelMap, batch: _Batch[_Image]
 ) -> Iterator[tuple[_Image, Prediction | InputError]]:
-    found = iter(_detect(runtime, [encoded for _, encoded in batch if isinstance(encoded, EncodedImage)]))
+    found = detect_each(runtime, [encoded for _, encoded in batch if isinstance(encoded, EncodedImage)])
     for image, encoded in batch:
         if isinstance(encoded, InputError):
             yield image, encoded
@@ -279,23 +279,13 @@ def _predict_batch(
             yield image, _build_prediction(encoded, next(found), label_map)
 
 
-def _detect(runtime: Runtime, images: Sequence[EncodedImage]) -> list[Rows | FailedCallError]:
-    """Return the detections of each image, or the model's refusal; a batch that fails is divided into images."""
-    try:
-        return list(runtime.detect(images)) if images else []
-    except FailedCallError as error:
-        if len(images) == 1 and not error.is_refusal:
-            raise InputError(f"{images[0].name}: the model failed ({error}).") from None
-        if len(images) == 1:
-            return [error]
-        return [rows for image in images for rows in _detect(runtime, [image])]
-
-
-def _build_prediction(
-    image: EncodedImage, rows: Rows | FailedCallError, label_map: LabelMap
-) -> Prediction | InputError:
+def _build_prediction(image: EncodedImage, rows: Rows | InputError, label_map: LabelMap) -> Prediction | InputError:
     if isinstance(rows, FailedCallError):
-        return InputError(f"{image.name}: the model cannot read the image ({rows}).")
+        if rows.is_refusal:
+            return InputError(f"{image.name}: the model cannot read the image ({rows}).")
+        raise InputError(f"{image.name}: the model failed ({rows}).")
+    if isinstance(rows, InputError):
+        raise rows
     if not all(np.isfinite(value).all() for value in rows.values()):
         return InputError(f"{image.name}: the model returned detections that contain NaN or infinity.")
     return Prediction(image.rgb, rows, tuple(map(label_map.name_of, rows[CLASSES].tolist())))

@@ -1,7 +1,7 @@
 """The protocol of runtimes: encoded images in, detections out. Imports no TensorFlow."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -72,6 +72,24 @@ class ContractRuntime(ABC):
             if names.KEYPOINTS in outputs:
                 outputs[names.KEYPOINTS] = outputs[names.KEYPOINTS] / hw_B12[:, np.newaxis]
         return split_rows(outputs)
+
+
+def detect_each(runtime: Runtime, images: Sequence[EncodedImage], batch_size: int = 0) -> Iterator[Rows | InputError]:
+    """Yield the detections of each image, or why there are none; a batch that fails is divided into images.
+
+    Args:
+        batch_size: smaller batches are filled with the last image.
+    """
+    filled = list(images) + list(images[-1:]) * (batch_size - len(images))
+    try:
+        found: list[Rows | InputError] = [*runtime.detect(filled)[: len(images)]] if images else []
+    except InputError as error:
+        if len(images) > 1:
+            for image in images:
+                yield from detect_each(runtime, [image], batch_size)
+            return
+        found = [error]
+    yield from found
 
 
 def check_outputs(

@@ -1,5 +1,7 @@
 """`evaluate` before and after inference, which most tests replace; test_component.py runs all of it."""
 
+from dataclasses import replace
+
 import apache_beam as beam
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from detloom.components.evaluator import model_forms
 from detloom.components.evaluator.evaluate_exported import EvaluationInputs, evaluate
 from detloom.components.evaluator.evaluation_result import EvaluatorParams
 from detloom.components.evaluator.image_record import ImageRecord
+from detloom.components.evaluator.inference import ModelFile
 from detloom.components.evaluator.record_table import RecordTable
 from detloom.components.evaluator.report.output_files import LOCK_FILE
 from detloom.components.storage.output_lock import hold_output
@@ -105,6 +108,16 @@ def test_an_onnx_file_with_raw_outputs_is_not_evaluated(tmp_path, monkeypatch):
     monkeypatch.setattr(model_forms, "load_model", load_model)
     (tmp_path / "model.onnx").touch()
     assert model_forms.find_other_form(str(tmp_path), "tensorflow") == ({}, None)
+
+
+def test_an_onnx_file_that_fails_for_one_image_is_not_blessed_or_timed(run, good_model_uri, monkeypatch):
+    other = {"onnx": ModelFile("not loaded")}
+    monkeypatch.setattr(module, "find_other_form", lambda *_: (other, None))
+    record = replace(make_record(candidate=1, onnx=1), failures={"onnx": "no memory"})
+    decision = run([record], gates=replace(QUICK, latency=LatencyGate(num_images=1))).decision
+    expected = "Not blessed: The outputs of model.onnx cannot be used: in record 'a' it failed (no memory)"
+    assert decision.sentence.startswith(expected)
+    assert decision.forms == ("saved_model",)
 
 
 @pytest.mark.reliability("torn file", "evaluate")

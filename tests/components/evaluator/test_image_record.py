@@ -38,7 +38,8 @@ def test_a_record_survives_the_round_trip_to_the_bit():
 
 
 def test_a_problem_survives_the_round_trip():
-    assert decode_record(encode_record(ImageRecord(source_id="a", problem="lacks a box"))).problem == "lacks a box"
+    found = decode_record(encode_record(ImageRecord(source_id="a", problem="lacks a box", failures={"onnx": "why"})))
+    assert (found.problem, found.failures) == ("lacks a box", {"onnx": "why"})
 
 
 class Attack:

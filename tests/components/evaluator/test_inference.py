@@ -18,12 +18,14 @@ from detloom.components.evaluator.inference import (
     parse_record,
     run_inference,
 )
+from detloom.components.evaluator.model_output_checks import find_unusable
 from detloom.schemas.contracts import detections as names
 from detloom.schemas.contracts import example_keys as keys
 from detloom.schemas.contracts.label_map import LabelMap
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.evaluation.matches import BY_CLASS, CLASS_AGNOSTIC, TRUE, match_boxes
 from detloom.trainer_module.files.tfrecord import mask_checksum
+from detloom.trainer_module.inference.runtime import FailedCallError
 
 MATCHING = Matching(LabelMap.from_names(["red", "green"]), [(0.0, 900.0)])
 
@@ -165,6 +167,26 @@ def test_a_broken_image_among_others_is_refused_with_its_record(detect, five_exa
     assert [record.problem is None for record in records] == [True, True, True, False]
     with pytest.raises(InputError, match="Split-test: record 'broken' "):
         _read_records(records, "Split-test")
+
+
+class FailsForOneHeight:
+    def detect(self, images):
+        if any(image.image_hw == (30, 40) for image in images):
+            raise FailedCallError("no memory", is_refusal=False)
+        return [{names.BOXES: np.ones((1, 4)), names.SCORES: np.ones(1), names.CLASSES: np.ones(1, int)}] * len(images)
+
+
+@pytest.mark.reliability("hostile input", "evaluate")
+def test_a_failure_of_a_model_that_is_not_judged_is_its_own(good_model_uri, make_record):
+    step = DetectBatch({"candidate": ModelFile(str(good_model_uri / "Format-Serving"))}, 2, matching=MATCHING)
+    step.setup()
+    step._models.by_name["onnx"] = FailsForOneHeight()
+    examples = [make_record("b", image_hw=(30, 40)), make_record("a")]
+    records = [decode_record(row) for row in step.process([each.SerializeToString() for each in examples])]
+    table = _read_records(records, "Split-test")
+    assert [len(image.scores) for image in table.found["onnx"]] == [1, 0]
+    assert find_unusable(table, "onnx", MATCHING.label_map) == "in record 'b' it failed (no memory)"
+    assert find_unusable(table, "candidate", MATCHING.label_map) is None
 
 
 def test_duplicate_record_names_are_refused(detect, make_record):

@@ -7,6 +7,7 @@ from PIL import Image
 
 from detloom.components.evaluator.inference import ModelFile
 from detloom.components.evaluator.latency import count_model_bytes, measure_latency, summarize, time_in_turn
+from detloom.schemas.errors import InputError
 
 
 def test_models_alternate():
@@ -16,6 +17,12 @@ def test_models_alternate():
     seconds = time_in_turn(models, [b"1", b"2"])
     assert order == [("new", b"1"), ("old", b"1"), ("old", b"2"), ("new", b"2")]
     assert [len(seconds[name]) for name in models] == [2, 2]
+
+
+def test_an_error_names_the_model_file(good_model_uri):
+    folder = str(good_model_uri / "Format-Serving")
+    with pytest.raises(InputError, match=rf"^{folder} \(new, tensorflow\): failed while"):
+        measure_latency({"new": ModelFile(folder)}, [b"no image"])
 
 
 def test_latency_is_summarized_in_milliseconds():
