@@ -28,7 +28,7 @@ class BlessingDecision:
     Attributes:
         difference: whether the difference in AP to the baseline is significant; None without a baseline.
         model_digest: `Manifest.digest` of the evaluated files; empty if only detections were evaluated.
-        forms: the forms of the model that were evaluated, the one that the gates judge first; see
+        forms: the form of the model that the gates judge, and the other one if its gate passed; see
             `schemas/contracts/runtime_names.py`. Empty if only detections were evaluated.
         override: the override that blessed the candidate although gates failed.
     """

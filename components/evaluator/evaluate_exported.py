@@ -20,7 +20,7 @@ from detloom.components.evaluator.evaluation_result import (
     assess,
     measure_model,
 )
-from detloom.components.evaluator.gates import Latency, ModelCosts
+from detloom.components.evaluator.gates import FORM_DIFFERENCE, Latency, ModelCosts
 from detloom.components.evaluator.inference import DetectBatch, Matching, ModelFile, parse_record, run_inference
 from detloom.components.evaluator.latency import count_model_bytes, measure_latency
 from detloom.components.evaluator.mask_and_keypoint_truth import WantedShapes
@@ -174,9 +174,12 @@ def _evaluate(
     )
     level = logging.INFO if evaluation.decision.blessed else logging.WARNING
     logging.log(level, "DetectionEvaluator: %s", evaluation.decision.sentence)
+    gates = evaluation.decision.gates
+    is_same = any(gate.name.startswith(FORM_DIFFERENCE) and gate.verdict == "passed" for gate in gates)
+    forms = (form_of(settings.runtime), *(other_form if is_same else ()))
     evaluation = replace(
         evaluation,
-        decision=replace(evaluation.decision, model_digest=digest, forms=(form_of(settings.runtime), *other_form)),
+        decision=replace(evaluation.decision, model_digest=digest, forms=forms),
         pipeline=inputs.pipeline,
         lines=_describe_run(inputs, params, files, candidate.measurements),
         data_health=read_data_health(inputs.dataset_report_uri) if inputs.dataset_report_uri else (),

@@ -13,6 +13,7 @@ _MIB = 2**20
 CONTRACT = "contract of the model"
 FORM_METRICS = ("AP", f"{MASK}AP", f"{KEYPOINT}AP")  # in which both forms of a model must agree
 _BASELINE = "AP against the baseline, change at least"
+FORM_DIFFERENCE = "difference in AP between the SavedModel and model.onnx"
 CONSTANT = "AP50 against a detector that ignores the image, lower end of the interval above"
 
 Verdict = Literal["passed", "failed", "skipped", "waived"]  # waived: the run file gives a reason
@@ -274,13 +275,12 @@ def _check_int8(evidence: GateEvidence, max_drop: float) -> Gate:
 
 
 def _check_other_form(candidate: Measured, other: OtherForm, max_difference: float) -> Gate:
-    name = "difference in AP between the SavedModel and model.onnx"
     values = {metric: candidate.find_value(metric, "")[0] for metric in FORM_METRICS}
     measured = {metric: value for metric, value in values.items() if value is not None}
     difference = None
     if measured and measured.keys() <= other.aps.keys():
         difference = max(abs(value - other.aps[metric]) for metric, value in measured.items())
-    return _at_most(name, difference, max_difference, f"the {name}", digits=4)
+    return _at_most(FORM_DIFFERENCE, difference, max_difference, f"the {FORM_DIFFERENCE}", digits=4)
 
 
 def _at_most(name: str, value: float | None, limit: float, what: str, *, digits: int = 3) -> Gate:

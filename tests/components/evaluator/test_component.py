@@ -249,7 +249,7 @@ def test_the_runtime_of_the_settings_judges_candidate_and_baseline(boxed, change
     metrics = done.read(METRICS_FILE)
     assert [metrics[name]["AP"] for name in ("candidate", "baseline")] == pytest.approx([0, 1])
     assert metrics["variants"]["saved_model"]["AP"] == pytest.approx(1)
-    assert done.read("decision.json")["forms"] == ["onnx", "saved_model"]
+    assert done.read("decision.json")["forms"] == ["onnx"]  # an override must not serve the other one
 
 
 def test_a_baseline_without_onnx_file_is_run_by_tensorflow(boxed, good_model_uri, tmp_path, caplog):
