@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from detloom.components.evaluator.gates import Latency
 from detloom.components.evaluator.inference import ModelFile, load_model
-from detloom.schemas.contracts.detections import SAVED_MODEL_FILE
+from detloom.schemas.contracts.detections import ONNX_FILE, SAVED_MODEL_FILE
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.inference.encoded_image import EncodedImage
 from detloom.trainer_module.inference.runtime import Runtime
@@ -54,8 +54,8 @@ def summarize(seconds: Sequence[float]) -> Latency:
 
 
 def count_model_bytes(model_dir: str) -> int:
-    """Return the total size of all files of a SavedModel."""
+    """Return the total size of all files of a SavedModel, without the ONNX file beside it."""
     assert tf.io.gfile.exists(f"{model_dir}/{SAVED_MODEL_FILE}"), model_dir
     walked = tf.io.gfile.walk(model_dir)  # names of folders at gs:// end in "/"
-    files = [f"{folder.rstrip('/')}/{name}" for folder, _, names in walked for name in names]
+    files = [f"{folder.rstrip('/')}/{name}" for folder, _, names in walked for name in names if name != ONNX_FILE]
     return sum(tf.io.gfile.stat(path).length for path in files)
