@@ -32,11 +32,11 @@ from detloom.schemas.contracts.runtime_names import ModelRuntime
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.data.class_lookup import ClassLookup
 from detloom.trainer_module.data.records import ExampleFeatures, count_records
+from detloom.trainer_module.inference.choose_runtime import load_named_runtime
 from detloom.trainer_module.inference.encoded_image import EncodedImage
-from detloom.trainer_module.inference.onnx_file_runtime import OnnxFileRuntime
 from detloom.trainer_module.inference.prediction import with_image_masks
 from detloom.trainer_module.inference.runtime import Rows, Runtime, detect_each
-from detloom.trainer_module.inference.saved_model_runtime import SavedModelRuntime, check_signature
+from detloom.trainer_module.inference.saved_model_runtime import check_signature
 from detloom.trainer_module.inference.tflite_runtime import TfliteRuntime
 from detloom.trainer_module.runtime.progress import log_progress
 
@@ -124,9 +124,7 @@ class ModelFile(NamedTuple):
 
 def load_model(file: ModelFile) -> Runtime:
     """Load a model; raises InputError if that is not possible."""
-    if file.runtime == "tensorflow":
-        return SavedModelRuntime(file.path)
-    return TfliteRuntime(file.path) if file.runtime == "tflite" else OnnxFileRuntime(file.path, file.runtime)
+    return TfliteRuntime(file.path) if file.runtime == "tflite" else load_named_runtime(file.path, file.runtime)
 
 
 class Matching(NamedTuple):

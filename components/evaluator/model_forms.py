@@ -31,15 +31,12 @@ def find_other_form(model_dir: str, runtime: ModelRuntime) -> tuple[dict[str, Mo
     A form that cannot be run is replaced by the reason, as a sentence without a full stop.
 
     Raises:
-        InputError: `runtime` needs `model.onnx`, which is missing or cannot be loaded.
+        InputError: `runtime` is not installed, or needs `model.onnx`, which is missing or cannot be loaded.
     """
-    has_file = tf.io.gfile.exists(f"{model_dir}/{ONNX_FILE}")
     if runtime != "tensorflow":
-        if not has_file:
-            raise InputError(f"{model_dir}: has no {ONNX_FILE}, which {runtime} needs; export it with export.onnx.")
         load_model(ModelFile(model_dir, runtime))  # an error in a worker would not name the file
         return {FORM_SAVED_MODEL: ModelFile(model_dir)}, None
-    if not has_file:
+    if not tf.io.gfile.exists(f"{model_dir}/{ONNX_FILE}"):
         return {}, None
     file = ModelFile(model_dir, "onnxruntime")
     try:

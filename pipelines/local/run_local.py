@@ -19,6 +19,7 @@ from detloom.schemas.run_file.read_run_file import read_run_file
 from detloom.schemas.run_file.run_file import RunFile
 from detloom.trainer_module.detectors.supported import check_trainable
 from detloom.trainer_module.files.folder_lock import FolderBusyError
+from detloom.trainer_module.inference.choose_runtime import check_installed
 from detloom.trainer_module.run_state.run_folder import TRAINING_DIR_VARIABLE, UNFINISHED_DIR
 
 _WILDCARDS = frozenset("*?[\\")
@@ -82,7 +83,7 @@ def warnings_of(run: RunFile) -> list[str]:
 
 
 def check_runs_here(run: RunFile) -> None:
-    """Raise InputError for a setting that cannot be trained, or a place that this machine cannot use."""
+    """Raise InputError for a setting that cannot be trained, or a place or runtime that this machine cannot use."""
     if wildcards := sorted(_WILDCARDS & set(run.workspace)):
         raise InputError(
             f"workspace: got {run.workspace!r}, allowed: a path without {' '.join(wildcards)}, which TensorFlow reads "
@@ -90,6 +91,7 @@ def check_runs_here(run: RunFile) -> None:
         )
     check_trainable(run.config)
     check_learned_columns(run)
+    check_installed(run.evaluator.runtime)
     if run.push.vertex is not None:
         raise InputError(
             "push.vertex: got an endpoint, allowed on this machine: a folder of versions (push_to), because Vertex "

@@ -27,26 +27,30 @@ def load_runtime(model_dir: Path, runtime: RuntimeName = "auto") -> ContractRunt
         InputError: the runtime is not installed, its file is missing, or the model cannot be loaded.
     """
     if runtime != "auto":
-        return _load(model_dir, runtime)
+        return load_named_runtime(str(model_dir), runtime)
     name, remark = _choose(model_dir)
     try:
-        loaded = _load(model_dir, name)
+        loaded = load_named_runtime(str(model_dir), name)
     except RawOutputsError:
-        name, remark, loaded = "tensorflow", "", _load(model_dir, "tensorflow")
+        name, remark, loaded = "tensorflow", "", load_named_runtime(str(model_dir), "tensorflow")
     _LOGGER.info("Runtime: %s%s.", name, remark)
     return loaded
 
 
-def _load(model_dir: Path, name: ModelRuntime) -> ContractRuntime:
+def load_named_runtime(model_dir: str, name: ModelRuntime) -> ContractRuntime:
+    """Load a model from the folder of its SavedModel, or from its address; see `load_runtime` for errors."""
+    check_installed(name)
     if name == "tensorflow":
         from detloom.trainer_module.inference.saved_model_runtime import SavedModelRuntime
 
-        return SavedModelRuntime(str(model_dir))
-    if not _is_installed(name):
+        return SavedModelRuntime(model_dir)
+    return OnnxFileRuntime(model_dir, name)
+
+
+def check_installed(name: ModelRuntime) -> None:
+    """Raise InputError if the package of a runtime is not installed."""
+    if importlib.util.find_spec(name) is None:
         raise InputError(f"runtime: {name} is not installed; run pip install {name}, or choose another runtime.")
-    if not (model_dir / ONNX_FILE).is_file():
-        raise InputError(f"{model_dir}: has no {ONNX_FILE}, which {name} needs; export it, or choose tensorflow.")
-    return OnnxFileRuntime(str(model_dir), name)
 
 
 def _choose(model_dir: Path) -> tuple[ModelRuntime, str]:
@@ -59,7 +63,3 @@ def _choose(model_dir: Path) -> tuple[ModelRuntime, str]:
         return "tensorflow", f"; {ONNX_FILE} was not evaluated, and is not used"
     # OpenVINO takes longer for the loops of suppression.
     return "onnxruntime", "; no evaluation of this model is recorded" if forms is None else ""
-
-
-def _is_installed(package: str) -> bool:
-    return importlib.util.find_spec(package) is not None

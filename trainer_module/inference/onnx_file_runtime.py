@@ -35,6 +35,9 @@ class OnnxFileRuntime(ContractRuntime):
         self._path = f"{model_dir}/{names.ONNX_FILE}"
         try:
             self._model = ModelInProcess(engine, read_file(self._path, _MAX_FILE_BYTES))
+        except FileNotFoundError:
+            why = f"which {engine} needs; export it with export.onnx, or choose tensorflow"
+            raise InputError(f"{model_dir}: has no {names.ONNX_FILE}, {why}.") from None
         except (OSError, RuntimeError) as error:
             raise InputError(f"{self._path}: cannot be loaded by {engine} ({_reason(error)}).") from None
         inputs, outputs = self._model.description

@@ -1,4 +1,5 @@
 import dataclasses
+import importlib.util
 import json
 import os
 import shutil
@@ -39,6 +40,17 @@ def test_an_endpoint_is_refused_before_anything_runs(small_run):
     small_run.write_text(f"{small_run.read_text()}\npush: {{vertex: {endpoint}}}\n")
     run = read_run_file(small_run)
     with pytest.raises(InputError, match=r"push\.vertex"):
+        run_locally(run)
+    assert not Path(run.workspace).exists()
+
+
+def test_a_runtime_that_is_not_installed_is_refused_before_anything_runs(small_run, monkeypatch):
+    run = read_run_file(small_run)
+    evaluator = dataclasses.replace(run.evaluator, runtime="openvino")
+    run = dataclasses.replace(run, evaluator=evaluator, export=dataclasses.replace(run.export, onnx=True))
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "openvino" else find_spec(name))
+    with pytest.raises(InputError, match="openvino is not installed; run pip install openvino"):
         run_locally(run)
     assert not Path(run.workspace).exists()
 
