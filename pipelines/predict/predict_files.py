@@ -32,6 +32,7 @@ from detloom.trainer_module.runtime.progress import show_progress
 
 _LOGGER = logging.getLogger("detloom")
 _MAX_NAMED = 3  # file names per message
+_MAX_READ_AT_ONCE = 8  # files, whose numbers of pixels are not known yet
 
 
 class ResultFile(Protocol):
@@ -212,6 +213,7 @@ class Readable(Protocol):
 
 _Image = TypeVar("_Image", bound=Readable)
 _Batch = list[tuple[_Image, EncodedImage | InputError]]
+_Read = tuple[_Image, EncodedImage | InputError, int]  # with its number of pixels
 
 
 def predict_in_batches(
@@ -219,51 +221,46 @@ def predict_in_batches(
 ) -> Iterator[tuple[_Image, Prediction | InputError]]:
     """Yield results in order; a batch has at most `batch_size` images, and only one if they are large.
 
-    While the model runs, threads read and decode the next batch, and no further one, so that memory is bounded.
+    The caller's thread takes the images of the next batch before the model runs; then threads read and decode them.
     """
-    with ThreadPoolExecutor(usable_cpus()) as pool:
-        for batch in _one_ahead(_decoded_batches(pool, iter(images), batch_size)):
+    remaining = iter(images)
+    with ThreadPoolExecutor(usable_cpus()) as pool, ThreadPoolExecutor(1) as thread:
+        following = thread.submit(_load_batch, pool, [], list(itertools.islice(remaining, batch_size)))
+        while (loaded := following.result())[0]:
+            batch, read, unread = loaded
+            unread.extend(itertools.islice(remaining, batch_size - len(read) - len(unread)))
+            following = thread.submit(_load_batch, pool, read, unread)
             yield from _predict_batch(runtime, label_map, batch)
 
 
-def _one_ahead(batches: Iterator[_Batch[_Image]]) -> Iterator[_Batch[_Image]]:
-    """Yield all batches, while a thread makes the next one."""
-    with ThreadPoolExecutor(1) as thread:
-        following = thread.submit(next, batches, None)
-        while batch := following.result():
-            following = thread.submit(next, batches, None)
-            yield batch
+def _load_batch(
+    pool: Executor, read: list[_Read[_Image]], unread: list[_Image]
+) -> tuple[_Batch[_Image], list[_Read[_Image]], list[_Image]]:
+    """Return a batch, decoded, and what is left of both lists; stop reading at the number of pixels of a batch."""
+    while unread and sum(num_pixels for *_, num_pixels in read) <= MAX_PIXELS:
+        read = [*read, *pool.map(_read, unread[:_MAX_READ_AT_ONCE])]
+        unread = unread[_MAX_READ_AT_ONCE:]
+    totals = itertools.accumulate(num_pixels for *_, num_pixels in read)
+    size = max(1, sum(total <= MAX_PIXELS for total in totals))
+    return list(pool.map(_decode, read[:size])), read[size:], unread
 
 
-def _decoded_batches(pool: Executor, images: Iterator[_Image], batch_size: int) -> Iterator[_Batch[_Image]]:
-    while chunk := list(itertools.islice(images, batch_size)):
-        batch: list[tuple[_Image, EncodedImage | InputError]] = []
-        num_pixels = 0
-        for image, (encoded, more) in zip(chunk, pool.map(_read, chunk), strict=True):
-            if batch and num_pixels + more > MAX_PIXELS:
-                yield list(pool.map(_decode, batch))
-                batch, num_pixels = [], 0
-            batch.append((image, encoded))
-            num_pixels += more
-        yield list(pool.map(_decode, batch))
-
-
-def _read(image: Readable) -> tuple[EncodedImage | InputError, int]:
+def _read(image: _Image) -> _Read[_Image]:
     """Return the image and its number of pixels, or why it cannot be read."""
     try:
         image_bytes, num_pixels = image.read()
-        return EncodedImage(image_bytes, image.shown), num_pixels
+        return image, EncodedImage(image_bytes, image.shown), num_pixels
     except InputError as error:
-        return error, 0
+        return image, error, 0
 
 
-def _decode(read: tuple[_Image, EncodedImage | InputError]) -> tuple[_Image, EncodedImage | InputError]:
+def _decode(read: _Read[_Image]) -> tuple[_Image, EncodedImage | InputError]:
     """Decode an image, which keeps its pixels; return why it cannot be decoded."""
-    image, encoded = read
+    image, encoded, _ = read
     try:
         if isinstance(encoded, EncodedImage):
             _ = encoded.rgb
-        return read
+        return image, encoded
     except InputError as error:
         return image, error
 

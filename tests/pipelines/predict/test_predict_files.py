@@ -1,4 +1,6 @@
 import io
+import sqlite3
+import threading
 import time
 from dataclasses import dataclass
 
@@ -92,6 +94,47 @@ def test_a_batch_has_fewer_images_if_they_are_large(monkeypatch):
     # 100, 200 and 400 pixels; then 50
     predict(model, [GivenImage(10), GivenImage(20), GivenImage(40), GivenImage(5)], batch_size=4)
     assert model.batch_sizes == [2, 2]
+
+
+def test_a_batch_of_large_images_does_not_wait_for_all_others(monkeypatch):
+    read = []
+
+    class CountedImage(GivenImage):
+        def read(self):
+            read.append(self)
+            return super().read()
+
+    monkeypatch.setattr(predict_files, "MAX_PIXELS", 500)
+    monkeypatch.setattr(predict_files, "_MAX_READ_AT_ONCE", 2)
+    found = predict_in_batches(WidthDetector(), CATS, (CountedImage(40 + number) for number in range(20)), 20)
+    assert next(found)[1].scores.tolist() == [1 / 40]
+    found.close()
+    assert len(read) <= 4
+
+
+def test_the_images_are_taken_in_the_thread_of_the_caller():
+    rows = sqlite3.connect(":memory:").execute("VALUES (10), (20), (30)")  # another thread would be an error
+    found = predict_in_batches(WidthDetector(), CATS, (GivenImage(width) for (width,) in rows), 1)
+    assert [each.scores[0] for _, each in found] == [1 / 10, 1 / 20, 1 / 30]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+@pytest.mark.parametrize("where", ["images", "read", "detect"])
+def test_an_exception_leaves_no_thread(where, error, monkeypatch):
+    def fail(*args):
+        raise error
+
+    def images():
+        yield from [GivenImage(10), GivenImage(20)]
+        if where == "images":
+            fail()
+
+    if where != "images":
+        monkeypatch.setattr({"read": GivenImage, "detect": WidthDetector}[where], where, fail)
+    before = threading.active_count()
+    with pytest.raises(error):
+        predict(WidthDetector(), images(), batch_size=1)
+    assert threading.active_count() == before
 
 
 @pytest.mark.parametrize("score", [np.nan, np.inf])
