@@ -2,6 +2,7 @@ import io
 
 import numpy as np
 import pytest
+import simplejpeg
 import tensorflow as tf
 from PIL import Image
 
@@ -97,6 +98,15 @@ def encoded_noise():
     file = io.BytesIO()
     Image.fromarray(np.random.default_rng(0).integers(0, 255, (64, 64, 3), np.uint8)).save(file, "JPEG")
     return file.getvalue()
+
+
+def test_a_jpeg_with_extraneous_bytes_has_the_pixels_that_the_model_decodes():
+    content = encoded_noise()
+    with_warning = content[:-2] + b"ab" + content[-2:]
+    with pytest.raises(ValueError, match="extraneous bytes"):
+        simplejpeg.decode_jpeg(with_warning)
+    expected = decode_image(tf.constant(with_warning)).numpy()
+    np.testing.assert_array_equal(decode_image_rgb(with_warning, "a"), expected)
 
 
 @pytest.mark.parametrize(
