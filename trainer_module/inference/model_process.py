@@ -72,6 +72,9 @@ class ModelInProcess:
         """
         with _LOCK:
             process = _process_of(os.getpid())  # a forked process has its own
+            if process.has_ended():
+                process.end()
+                process = _process_of(os.getpid())
             try:
                 content = None if self._key in process.loaded else self._content
                 process.connection.send((self._engine, self._key, content, inputs))
@@ -102,6 +105,10 @@ class _Process:
             env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"},
         )
         theirs.close()
+
+    def has_ended(self) -> bool:
+        """Return whether the kernel ended the process while it was idle, see `_limit_memory`."""
+        return self._process.poll() is not None
 
     def end(self) -> str:
         """Return why the process ended; end it if it still runs."""
@@ -134,8 +141,6 @@ def answer(handle: int) -> None:
         try:
             if content is not None:
                 sessions[key] = _load(engine, content)
-            if key not in sessions:
-                raise ValueError("it could not be loaded")
             connection.send(sessions[key].description if inputs is None else _run(sessions[key], inputs))
         except Exception as error:  # engines raise errors of many types
             connection.send(str(error) or type(error).__name__)

@@ -1,21 +1,20 @@
 import io
 import os
 import signal
+import threading
 
 import numpy as np
+import onnx
 import pytest
+import tiny_onnx
 from PIL import Image
 
-onnx = pytest.importorskip("onnx", reason="pip install '.[onnx]'")
-
-import tiny_onnx  # noqa: E402 - needs onnx
-
-from detloom.schemas.contracts import detections as names  # noqa: E402
-from detloom.schemas.errors import InputError  # noqa: E402
-from detloom.trainer_module.inference import choose_runtime, model_process  # noqa: E402
-from detloom.trainer_module.inference.encoded_image import EncodedImage  # noqa: E402
-from detloom.trainer_module.inference.onnx_file_runtime import OnnxFileRuntime  # noqa: E402
-from detloom.trainer_module.inference.runtime import FailedCallError  # noqa: E402
+from detloom.schemas.contracts import detections as names
+from detloom.schemas.errors import InputError
+from detloom.trainer_module.inference import choose_runtime, model_process
+from detloom.trainer_module.inference.encoded_image import EncodedImage
+from detloom.trainer_module.inference.onnx_file_runtime import OnnxFileRuntime
+from detloom.trainer_module.inference.runtime import FailedCallError
 
 
 @pytest.fixture(params=["onnxruntime", "openvino"])
@@ -102,20 +101,34 @@ def test_a_truncated_or_missing_file_is_named(engine, tmp_path):
 @pytest.mark.reliability("hostile input", "serve")
 def test_a_model_that_blocks_its_process_is_an_error_and_the_next_call_starts_it_again(engine, tmp_path):
     runtime = load(tmp_path, engine)
-    model_process._process_of(os.getpid())._process.send_signal(signal.SIGALRM)  # as after the time limit
+    process = model_process._process_of(os.getpid())._process
+    process.send_signal(signal.SIGSTOP)
+    process.send_signal(signal.SIGALRM)  # as after the time limit; arrives when the process continues
+    threading.Timer(1, process.send_signal, [signal.SIGCONT]).start()
     with pytest.raises(FailedCallError, match="within 180 s"):
         runtime.detect([gray(51)])
     assert len(runtime.detect([gray(51)])) == 1
 
 
+def test_a_process_that_was_ended_while_idle_costs_no_request(engine, tmp_path):
+    runtime = load(tmp_path, engine)
+    process = model_process._process_of(os.getpid())._process
+    process.kill()  # as the kernel does when memory is short
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert len(runtime.detect([gray(51)])) == 1
+
+
 def need_much_memory(model):
-    """Expand the score to 2**40 values and add their sum, which is 0."""
-    shape = onnx.numpy_helper.from_array(np.array([1 << 40, 1]), "shape")
-    model.graph.initializer.append(shape)
+    """Replace the number of detections by sums of 2**45 values; only the size of the image tells how many."""
+    constants = {"512": np.array(512), "axes": np.array([1, 2, 3])}
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(value, name) for name, value in constants.items())
     for node in model.graph.node:
-        node.input[:] = ["huge_sum" if name == "nothing" else name for name in node.input]
-    model.graph.node.insert(4, onnx.helper.make_node("ReduceSum", ["huge"], ["huge_sum"], keepdims=0))
-    model.graph.node.insert(4, onnx.helper.make_node("Expand", ["nothing", "shape"], ["huge"]))
+        for names_of_arrays in (node.input, node.output):
+            names_of_arrays[:] = ["one_each" if name == "num_detections" else name for name in names_of_arrays]
+    model.graph.node.append(onnx.helper.make_node("Shape", ["input_tensor"], ["size"]))
+    model.graph.node.append(onnx.helper.make_node("Mul", ["size", "512"], ["huge_size"]))
+    model.graph.node.append(onnx.helper.make_node("Expand", ["one_each", "huge_size"], ["huge"]))
+    model.graph.node.append(onnx.helper.make_node("ReduceSum", ["huge", "axes"], ["num_detections"], keepdims=0))
 
 
 def return_a_list(model):
@@ -146,5 +159,6 @@ def test_more_outputs_than_fit_into_memory_are_refused(monkeypatch, tmp_path):
 
 @pytest.mark.reliability("hostile input", "serve")
 def test_a_model_that_needs_too_much_memory_fails(engine, tmp_path):
-    with pytest.raises(InputError):
-        load(tmp_path, engine, need_much_memory).detect([gray(51)])
+    runtime = load(tmp_path, engine, need_much_memory)
+    with pytest.raises(FailedCallError, match="Failed to allocate"):
+        runtime.detect([gray(51)])

@@ -1,5 +1,6 @@
 import os
 import signal
+import threading
 
 import numpy as np
 import pytest
@@ -40,7 +41,10 @@ def test_other_files_are_refused_by_name(tmp_path):
 def test_a_model_that_blocks_its_process_is_an_error_and_the_next_call_starts_it_again(make_example, tmp_path):
     image = EncodedImage(ExampleFeatures(make_example([RED], image_hw=(60, 80), class_ids=[1])).image_bytes)
     detector = TfliteRuntime(str(tiny_detector.write_tiny_tflite(tmp_path / "a.tflite")))
-    model_process._process_of(os.getpid())._process.send_signal(signal.SIGALRM)  # as after the time limit
+    process = model_process._process_of(os.getpid())._process
+    process.send_signal(signal.SIGSTOP)
+    process.send_signal(signal.SIGALRM)  # as after the time limit; arrives when the process continues
+    threading.Timer(1, process.send_signal, [signal.SIGCONT]).start()
     with pytest.raises(InputError, match=r"a\.tflite: cannot be run \(.*within 180 s"):
         detector.detect([image])
     assert len(detector.detect([image])[0][names.BOXES]) == 1
