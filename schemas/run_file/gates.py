@@ -140,7 +140,7 @@ class Gates(Ranged):
     latency: LatencyGate = LatencyGate()
     """Latency limits of the exported model."""
     max_model_mib: Positive | None = None
-    """Largest size of the exported model in MiB (1,048,576 bytes); null sets no limit."""
+    """Largest size of the SavedModel in MiB (1,048,576 bytes), without `model.onnx`; null sets no limit."""
     max_int8_ap_drop: Positive | None = None
     """Largest difference between the AP of the exported model and the AP of the int8 TFLite model; null sets no
     limit."""
