@@ -1,12 +1,10 @@
 """The forms of the candidate: the one that gates judge, the other one that is served too, and TFLite variants."""
 
-import io
 import os
 from collections.abc import Mapping
 
 import tensorflow as tf
 from absl import logging
-from PIL import Image
 
 from detloom.components.evaluator.gates import FORM_METRICS, Latency, OtherForm
 from detloom.components.evaluator.inference import ModelFile, load_model
@@ -19,7 +17,6 @@ from detloom.schemas.contracts.runtime_names import FORM_ONNX, FORM_SAVED_MODEL,
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.evaluation.coco_metrics import CocoMetrics, summarize_matches
 from detloom.trainer_module.evaluation.matches import BY_CLASS, match_detections
-from detloom.trainer_module.inference.encoded_image import EncodedImage
 from detloom.trainer_module.inference.onnx_file_runtime import RawOutputsError
 
 _TFLITE = "tflite/"
@@ -28,7 +25,7 @@ _TFLITE = "tflite/"
 def find_other_form(model_dir: str, runtime: ModelRuntime) -> tuple[dict[str, ModelFile], str | None]:
     """Return the form of the candidate that `runtime` does not run, by its name, if the candidate has it.
 
-    A form that cannot be run is replaced by the reason, as a sentence without a full stop.
+    A form that cannot be loaded is replaced by the reason, as a sentence without a full stop.
 
     Raises:
         InputError: `runtime` is not installed, or needs `model.onnx`, which is missing or cannot be loaded.
@@ -40,19 +37,13 @@ def find_other_form(model_dir: str, runtime: ModelRuntime) -> tuple[dict[str, Mo
         return {}, None
     file = ModelFile(model_dir, "onnxruntime")
     try:
-        load_model(file).detect([_gray_image()])
+        load_model(file)
     except RawOutputsError as error:
         logging.info("%s It is not evaluated.", error)
         return {}, None
     except InputError as error:
-        return {}, f"the file {ONNX_FILE} cannot be run ({str(error).rstrip('.')})"
+        return {}, f"the file {ONNX_FILE} cannot be loaded ({str(error).rstrip('.')})"
     return {FORM_ONNX: file}, None
-
-
-def _gray_image() -> EncodedImage:
-    buffer = io.BytesIO()
-    Image.new("RGB", (64, 64), "gray").save(buffer, "PNG")
-    return EncodedImage(buffer.getvalue())
 
 
 def choose_baseline_file(model_dir: str, runtime: ModelRuntime) -> ModelFile:

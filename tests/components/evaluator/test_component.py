@@ -271,7 +271,7 @@ def test_a_damaged_onnx_file_is_not_blessed_with_the_reason(boxed, changed_onnx,
     path.write_bytes(path.read_bytes()[:-20])
     done = do(tmp_path, boxed[0], model, gates=FLOORED)
     assert not done.is_blessed
-    assert done.message.startswith("Not blessed: The file model.onnx cannot be run (")
+    assert done.message.startswith("Not blessed: The file model.onnx cannot be loaded (")
     assert json.loads(done.blessing.get_string_custom_property("blessed_forms")) == ["saved_model"]
 
 
