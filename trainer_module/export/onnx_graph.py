@@ -126,9 +126,6 @@ class OnnxGraph:
     def set(self, tensor: tf.Tensor, name: str) -> None:
         self._channels_last[tensor.ref()] = name
 
-    def set_value(self, tensor: tf.Tensor, value: Any) -> None:
-        self.set(tensor, self.constant(value, tensor.dtype.as_numpy_dtype))
-
     def set_channels_first(self, tensor: tf.Tensor, name: str) -> None:
         self._channels_first[tensor.ref()] = name
 
@@ -170,7 +167,7 @@ class OnnxGraph:
         values = self._known_outputs(operation)
         if values is not None:
             for tensor, value in zip(operation.outputs, values, strict=True):
-                self.set_value(tensor, value)
+                self.set(tensor, self.constant(value, tensor.dtype.as_numpy_dtype))
         elif operation.type in self._handlers:
             self._handlers[operation.type](self, operation)
         else:

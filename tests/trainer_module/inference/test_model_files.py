@@ -1,21 +1,10 @@
 import shutil
 
 import pytest
-import tiny_detector
 
 from detloom.schemas.contracts.detections import ASSET_CONTRACT
 from detloom.schemas.errors import InputError
 from detloom.trainer_module.inference.model_files import find_saved_model, has_pixel_boxes, read_keypoints
-
-
-@pytest.fixture(scope="module")
-def model_dir(tmp_path_factory):
-    return tiny_detector.write_tiny_detector(tmp_path_factory.mktemp("model") / "export")
-
-
-@pytest.fixture(scope="module")
-def shapes_dir(tmp_path_factory):
-    return tiny_detector.write_tiny_detector(tmp_path_factory.mktemp("shapes") / "export", has_shapes=True)
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", "[" * 100_000])

@@ -2,7 +2,6 @@ import io
 from dataclasses import replace
 
 import numpy as np
-import pytest
 import tiny_detector
 from PIL import Image
 
@@ -11,16 +10,6 @@ from detloom.trainer_module.boxes.masks import decode_mask
 from detloom.trainer_module.inference.encoded_image import EncodedImage
 from detloom.trainer_module.inference.prediction import Prediction
 from detloom.trainer_module.inference.saved_model_runtime import SavedModelRuntime
-
-
-@pytest.fixture(scope="module")
-def model_dir(tmp_path_factory):
-    return tiny_detector.write_tiny_detector(tmp_path_factory.mktemp("model") / "export")
-
-
-@pytest.fixture(scope="module")
-def shapes_dir(tmp_path_factory):
-    return tiny_detector.write_tiny_detector(tmp_path_factory.mktemp("shapes") / "export", has_shapes=True)
 
 
 def predict_red_and_green(model_dir):

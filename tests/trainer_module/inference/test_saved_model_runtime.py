@@ -14,16 +14,6 @@ from detloom.trainer_module.inference.encoded_image import EncodedImage
 from detloom.trainer_module.inference.saved_model_runtime import SavedModelRuntime, check_signature
 
 
-@pytest.fixture(scope="module")
-def model_dir(tmp_path_factory):
-    return tiny_detector.write_tiny_detector(tmp_path_factory.mktemp("model") / "export")
-
-
-@pytest.fixture(scope="module")
-def shapes_dir(tmp_path_factory):
-    return tiny_detector.write_tiny_detector(tmp_path_factory.mktemp("shapes") / "export", has_shapes=True)
-
-
 def encode(image_rgb, kind="PNG"):
     file = io.BytesIO()
     Image.fromarray(image_rgb).save(file, kind)
